@@ -1,0 +1,58 @@
+# Every target sets up what it needs. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.headrace-installed
+SEEDS ?= 2000
+WORKERS ?= auto
+PYTEST ?=
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv and install Headrace with all that is developed and tested with it
+
+$(STAMP): requirements.lock pyproject.toml setup.py $(wildcard src/headrace/records/*.pyx)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(STAMP) ## start Headrace on embedded defaults, data in ./data
+	$(BIN)/headrace serve --data-dir ./data
+
+check: $(STAMP) ## format, lint and types, without the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check ## set up, check, and run all tests in parallel and in random order
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST)
+
+simulate: $(STAMP) ## run the simulation over SEEDS seeds (default 2000)
+	$(BIN)/python -m headrace.testing.simulation --seeds $(SEEDS)
+
+fuzz: $(STAMP) ## fuzz the decoders for SECONDS seconds each (default 60)
+	$(BIN)/python tools/fuzz.py --seconds $(or $(SECONDS),60)
+
+bench: $(STAMP) ## print the figures of the benchmarks
+	$(BIN)/python -m benchmarks
+
+docs: $(STAMP) ## write the generated reference pages
+	$(BIN)/python tools/generate_docs.py
+
+format: $(STAMP) ## let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: ## resolve requirements.lock anew
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+		--no-emit-index-url --no-annotate --custom-compile-command "make lock" -o requirements.lock pyproject.toml
+
+clean: ## remove what was built (the data directory stays)
+	rm -rf $(VENV) build dist src/*.egg-info src/headrace/records/_columns.c src/headrace/records/*.so
+
+.PHONY: help setup run check test simulate fuzz bench docs format lock clean

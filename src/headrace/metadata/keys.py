@@ -1,0 +1,144 @@
+"""Every metadata key, with an example of each. `docs/data-at-rest.md` tells what the values hold.
+
+    /headrace/v1/format                                                  the data format of this cluster
+    /headrace/v1/sessions/4f1c…                                          a living session (engines keep it)
+    /headrace/v1/leases/collector                                        who may act: session and epoch
+    /headrace/v1/d/0000/state                                            next commit number, folded_to, next stream id
+    /headrace/v1/d/0000/log/00000000000000000042                         commit record 42
+    /headrace/v1/d/0000/streams/00000000000000000007/head                high watermark, log start, epoch
+    /headrace/v1/d/0000/streams/00000000000000000007/index/00000000000000001000   entry that ends before offset 1000
+    /headrace/v1/d/0000/streams/00000000000000000007/producers/00000000000000000009   producer 9's state
+    /headrace/v1/d/0000/objects/<writer>-00000003                        a WAL object's record
+    /headrace/v1/d/0000/writers/<writer>                                 last frame of a writer
+
+Numbers are zero-padded to 20 digits, so that they sort. Strings from clients are percent-escaped, and beyond
+512 bytes hashed, with the full string in the value. No key is longer than 1,024 bytes.
+
+Lock units: each lease, each session and each group is its own unit; everything else under a domain is
+the domain's; everything else is the registry's.
+"""
+
+import hashlib
+import re
+from urllib.parse import quote
+
+from headrace.errors import Invalid
+from headrace.metadata.port import MAX_KEY_BYTES, Key, Range, Unit
+from headrace.model.ids import DomainId, ObjectId, ProducerId, SessionId, StreamId, WriterId
+
+ROOT = "/headrace/v1/"
+FORMAT = Key(ROOT + "format")
+SESSIONS = ROOT + "sessions/"
+LEASES = ROOT + "leases/"
+REGISTRY = Unit(ROOT)
+
+MAX_ESCAPED_BYTES = 512
+_DIGITS = 20
+_UNIT = re.compile(rf"{ROOT}(?:(?:sessions|leases)/[^/]+|d/\d+/(?:groups/[^/]+/)?)")
+
+
+def number(value: int) -> str:
+    """Return a number as it stands in a key, so that the order of keys is the order of numbers."""
+    if not 0 <= value < 10**_DIGITS:
+        raise Invalid(f"{value} cannot stand in a key: it must have at most {_DIGITS} digits and no sign")
+    return f"{value:0{_DIGITS}d}"
+
+
+def escaped(text: str) -> str:
+    """Return a client's string as one key segment: percent-escaped, or hashed when that is too long.
+
+    The two never collide: an escaped string begins with `=`, a hashed one with `#`.
+    """
+    quoted = quote(text, safe="", errors="surrogatepass")
+    if len(quoted) <= MAX_ESCAPED_BYTES:
+        return "=" + quoted
+    return "#" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def unit_of(key: Key) -> Unit:
+    """Return the lock unit that a key belongs to."""
+    found = _UNIT.match(key)
+    return REGISTRY if found is None else Unit(found.group())
+
+
+def check(key: Key) -> Key:
+    """Return the key, or raise `Invalid` if no engine could store it."""
+    if len(key) > MAX_KEY_BYTES or not key.isascii() or not key.isprintable() or not key.startswith(ROOT):
+        raise Invalid(
+            f"not a metadata key: {key[:80]!r} ({len(key)} characters; {MAX_KEY_BYTES} at most, under {ROOT})"
+        )
+    return key
+
+
+def prefix_range(prefix: str, *, limit: int, after: Key | None = None, reverse: bool = False) -> Range:
+    """Return the range of all keys under a prefix that ends in `/`, behind `after` if it is given."""
+    assert prefix.endswith("/"), prefix
+    # A space sorts before every other character of a key, so nothing lies between `after` and `after + " "`.
+    start = Key(prefix) if after is None else Key(after + " ")
+    return Range(start, Key(prefix[:-1] + "0"), limit=limit, reverse=reverse)  # "0" follows "/"
+
+
+def session(session_id: SessionId) -> Key:
+    return Key(SESSIONS + session_id)
+
+
+def lease(name: str) -> Key:
+    return Key(LEASES + escaped(name))
+
+
+class DomainKeys:
+    """The keys of one domain. `keys.stream_head(StreamId(7))` and so on."""
+
+    __slots__ = (
+        "_streams",
+        "domain",
+        "log_prefix",
+        "objects_prefix",
+        "state",
+        "streams_prefix",
+        "unit",
+        "writers_prefix",
+    )
+
+    def __init__(self, domain: DomainId) -> None:
+        root = f"{ROOT}d/{domain:04d}/"
+        self.domain = domain
+        self.unit = Unit(root)
+        self.state = Key(root + "state")
+        self.log_prefix = root + "log/"
+        self.objects_prefix = root + "objects/"
+        self.writers_prefix = root + "writers/"
+        self.streams_prefix = root + "streams/"
+
+    def log(self, seq: int) -> Key:
+        return Key(f"{self.log_prefix}{seq:020d}")
+
+    def log_range(self, start_seq: int, *, limit: int) -> Range:
+        return Range(self.log(start_seq), Key(self.log_prefix[:-1] + "0"), limit=limit)
+
+    def object(self, object_id: ObjectId) -> Key:
+        return Key(self.objects_prefix + object_id)
+
+    def writer(self, writer: WriterId) -> Key:
+        return Key(self.writers_prefix + writer)
+
+    def head(self, stream: StreamId) -> Key:
+        return Key(f"{self.streams_prefix}{stream:020d}/head")
+
+    def index_prefix(self, stream: StreamId) -> str:
+        return f"{self.streams_prefix}{stream:020d}/index/"
+
+    def entry(self, stream: StreamId, end_offset: int) -> Key:
+        return Key(f"{self.streams_prefix}{stream:020d}/index/{end_offset:020d}")
+
+    def entries(self, stream: StreamId, *, after_offset: int, limit: int, until_offset: int | None = None) -> Range:
+        """Return the range of entries that end behind `after_offset`, and at or before `until_offset`."""
+        prefix = self.index_prefix(stream)
+        end = Key(prefix[:-1] + "0") if until_offset is None else Key(f"{prefix}{until_offset + 1:020d}")
+        return Range(Key(f"{prefix}{after_offset + 1:020d}"), end, limit=limit)
+
+    def producer(self, stream: StreamId, producer: ProducerId) -> Key:
+        return Key(f"{self.streams_prefix}{stream:020d}/producers/{producer:020d}")
+
+    def producers_prefix(self, stream: StreamId) -> str:
+        return f"{self.streams_prefix}{stream:020d}/producers/"

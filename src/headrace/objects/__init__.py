@@ -1,0 +1,1 @@
+"""Bytes at rest: the object store port and its backends."""

@@ -1,0 +1,69 @@
+"""Named places where the power may go out.
+
+Code calls `reach` between two durable steps. In production that does nothing; a test process can be
+told to kill itself at one of them (`HEADRACE_CRASH_AT`); the simulation ends the simulated process there.
+A name that is not in `CrashPoint` does not exist, so a typo cannot make a test that never crashes.
+"""
+
+import enum
+import os
+import signal
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class CrashPoint(enum.StrEnum):
+    """Every place, named `flow.after-step`."""
+
+    WRITER_AFTER_STAGE = "writer.after-stage"
+    WRITER_AFTER_WRITE = "writer.after-write"
+    WRITER_AFTER_COMMIT = "writer.after-commit"
+    WRITER_AFTER_ABANDON = "writer.after-abandon"
+    WRITER_AFTER_SEAL = "writer.after-seal"
+    FOLD_AFTER_READ = "fold.after-read"
+    FOLD_AFTER_STEP = "fold.after-step"
+    SWAP_AFTER_STEP = "swap.after-step"
+    COLLECT_AFTER_CONDEMN = "collect.after-condemn"
+    COLLECT_AFTER_DELETE = "collect.after-delete"
+    OBJECT_AFTER_TEMPORARY = "object.after-temporary"
+    OBJECT_AFTER_RENAME = "object.after-rename"
+    METADATA_BEFORE_COMMIT = "metadata.before-commit"
+
+
+class CrashPoints(Protocol):
+    """Decides what happens at a crash point."""
+
+    def reach(self, point: CrashPoint) -> None:
+        """Return to go on; do not return to crash."""
+        ...
+
+
+class NoCrashes:
+    """Production: goes on."""
+
+    def reach(self, point: CrashPoint) -> None:
+        return None
+
+
+class KillAt:
+    """Sends SIGKILL to this very process at the n-th arrival at one point: for tests with real processes."""
+
+    def __init__(self, point: CrashPoint, *, arrival: int = 1) -> None:
+        self._point = point
+        self._left = arrival
+
+    def reach(self, point: CrashPoint) -> None:
+        if point is not self._point:
+            return
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash_points_from(environment: Mapping[str, str]) -> CrashPoints:
+    """Read `HEADRACE_CRASH_AT=point[:arrival]`; without it nothing ever crashes on purpose."""
+    told = environment.get("HEADRACE_CRASH_AT")
+    if not told:
+        return NoCrashes()
+    name, _, arrival = told.partition(":")
+    return KillAt(CrashPoint(name), arrival=int(arrival or "1"))
