@@ -5,6 +5,7 @@
     /headrace/v1/leases/collector                                        who may act: session and epoch
     /headrace/v1/d/0000/state                                            next commit number, folded_to, next stream id
     /headrace/v1/d/0000/log/00000000000000000042                         commit record 42
+    /headrace/v1/d/0000/streams/00000000000000000007/info                kind and owner of stream 7
     /headrace/v1/d/0000/streams/00000000000000000007/head                high watermark, log start, epoch
     /headrace/v1/d/0000/streams/00000000000000000007/index/00000000000000001000   entry that ends before offset 1000
     /headrace/v1/d/0000/streams/00000000000000000007/producers/00000000000000000009   producer 9's state
@@ -87,10 +88,9 @@ def lease(name: str) -> Key:
 
 
 class DomainKeys:
-    """The keys of one domain. `keys.stream_head(StreamId(7))` and so on."""
+    """The keys of one domain. `keys.head(StreamId(7))` and so on."""
 
     __slots__ = (
-        "_streams",
         "domain",
         "log_prefix",
         "objects_prefix",
@@ -121,6 +121,9 @@ class DomainKeys:
 
     def writer(self, writer: WriterId) -> Key:
         return Key(self.writers_prefix + writer)
+
+    def info(self, stream: StreamId) -> Key:
+        return Key(f"{self.streams_prefix}{stream:020d}/info")
 
     def head(self, stream: StreamId) -> Key:
         return Key(f"{self.streams_prefix}{stream:020d}/head")

@@ -1,0 +1,116 @@
+"""Collect WAL objects: seal what dead writers left open, condemn what nothing names, delete what is condemned.
+
+Each tick goes through the object records, a bounded page at a time:
+
+    open, its writer's session is gone    → sealed (never deleted: acknowledged records lie in it)
+    staged past its age, or sealed and
+    empty past its grace                  → condemned, in a transaction that checks it again
+    condemned                             → bytes deleted, then the record
+
+Must stay true: bytes are deleted only after a committed transaction condemned them, and a condemned object never
+takes an entry again (I8). Every step can be repeated, by any process, after any crash.
+"""
+
+from dataclasses import dataclass
+
+from headrace.errors import Missing
+from headrace.index.objects import CollectingAges, condemn_object, forget_object, is_due, seal_object
+from headrace.index.values import OBJECT_RECORD, WRITER_STATE, ObjectRecord, ObjectState
+from headrace.index.writers import retire_writer
+from headrace.metadata.keys import DomainKeys, prefix_range
+from headrace.metadata.port import Key, MetadataStore
+from headrace.model.ids import ObjectId, ObjectKey, WriterId
+from headrace.objects.port import ObjectStore
+from headrace.runtime.clock import Clock
+from headrace.runtime.crash_points import CrashPoint, CrashPoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorLimits:
+    """How long objects are left alone, and how many records one tick looks at."""
+
+    ages: CollectingAges
+    records_per_tick: int
+    writers_per_tick: int
+
+
+class Collector:
+    """Walks the object records of a domain in pages, round and round."""
+
+    def __init__(
+        self,
+        *,
+        keys: DomainKeys,
+        metadata: MetadataStore,
+        objects: ObjectStore,
+        clock: Clock,
+        crash_points: CrashPoints,
+        limits: CollectorLimits,
+    ) -> None:
+        self._keys = keys
+        self._metadata = metadata
+        self._objects = objects
+        self._clock = clock
+        self._crash_points = crash_points
+        self._limits = limits
+        self._after: Key | None = None
+
+    async def tick(self) -> None:
+        """Look at the next page of objects, then let go of writers that are dead and have nothing open."""
+        dead_writers = await self._dead_writers()
+        page = prefix_range(self._keys.objects_prefix, limit=self._limits.records_per_tick, after=self._after)
+        found = await self._metadata.range(page)
+        self._after = found[-1].key if len(found) == self._limits.records_per_tick else None
+        for item in found:
+            object_id = ObjectId(item.key.removeprefix(self._keys.objects_prefix))
+            record = OBJECT_RECORD.decode(item.value, item.key)
+            await self._handle(object_id, record, has_dead_writer=await self._is_dead(record.writer, dead_writers))
+        for writer in dead_writers:
+            await retire_writer(self._keys, writer).apply(self._metadata)
+
+    async def _handle(self, object_id: ObjectId, record: ObjectRecord, *, has_dead_writer: bool) -> None:
+        if record.state is ObjectState.OPEN and has_dead_writer:
+            await self._seal(object_id)
+        elif is_due(record, now_ms=self._clock.now_ms(), ages=self._limits.ages):
+            await self._condemn(object_id, record)
+        elif record.state is ObjectState.CONDEMNED:
+            await self._delete(object_id, record)
+
+    async def _seal(self, object_id: ObjectId) -> None:
+        """Close a dead writer's segment to commits, then give back the space it had prepared."""
+        record = await seal_object(self._keys, object_id, now_ms=self._clock.now_ms()).apply(self._metadata)
+        if record is None or not record.is_segment or self._objects.segments is None:
+            return
+        try:
+            await self._objects.segments.seal_segment(ObjectKey(record.path), size_bytes=record.size_bytes)
+        except Missing:
+            # Another collector has condemned and deleted it since; its record is gone or says so.
+            return
+
+    async def _condemn(self, object_id: ObjectId, record: ObjectRecord) -> None:
+        rule = condemn_object(self._keys, object_id, now_ms=self._clock.now_ms(), ages=self._limits.ages)
+        if await rule.apply(self._metadata):
+            self._crash_points.reach(CrashPoint.COLLECT_AFTER_CONDEMN)
+            await self._delete(object_id, record)
+
+    async def _delete(self, object_id: ObjectId, record: ObjectRecord) -> None:
+        await self._objects.delete([ObjectKey(record.path)])
+        self._crash_points.reach(CrashPoint.COLLECT_AFTER_DELETE)
+        await forget_object(self._keys, object_id).apply(self._metadata)
+
+    async def _dead_writers(self) -> list[WriterId]:
+        """Return writers whose session has ended. The sessions are read last: a writer registers within one."""
+        found = await self._metadata.range(
+            prefix_range(self._keys.writers_prefix, limit=self._limits.writers_per_tick)
+        )
+        living = {session.id for session in await self._metadata.sessions()}
+        return [
+            WriterId(item.key.removeprefix(self._keys.writers_prefix))
+            for item in found
+            if WRITER_STATE.decode(item.value, item.key).session not in living
+        ]
+
+    async def _is_dead(self, writer: WriterId, dead_writers: list[WriterId]) -> bool:
+        if writer in dead_writers:
+            return True
+        return await self._metadata.get(self._keys.writer(writer)) is None

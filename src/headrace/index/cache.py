@@ -1,0 +1,297 @@
+"""The index in memory: follows the commit records, and may only say yes.
+
+Two layers:
+- `IndexView` is plain state. It applies commit records in order, holds the heads it has seen, the entries that
+  are not folded yet (the *tail*, of every stream), and a bounded number of folded entries it was shown.
+- `IndexCache` is the shell that reads the store. `refresh` validates: it reads the domain's state after it
+  was called, and when it returns the view holds everything committed before that moment.
+
+Must stay true: a positive answer may come from memory at once; before any negative one (out of range, unknown
+stream, nothing there) the caller refreshes. So a lost watch costs time, never truth.
+"""
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from operator import attrgetter
+
+import msgspec
+
+from headrace.errors import Corrupt
+from headrace.index.lookup import TimestampSearch
+from headrace.index.values import (
+    DOMAIN_STATE,
+    INDEX_ENTRY,
+    LOG_RECORD,
+    STREAM_HEAD,
+    DomainState,
+    IndexEntry,
+    LogRecord,
+    StreamHead,
+)
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import MetadataStore
+from headrace.model.ids import StreamId
+
+_end_offset = attrgetter("end_offset")
+
+RECORDS_PER_READ = 500
+ENTRIES_PER_READ = 64
+
+
+class _Tail:
+    """A stream's entries that are not known to be folded, and the commit record of each, in order."""
+
+    __slots__ = ("entries", "seqs")
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.entries: list[IndexEntry] = []
+
+    def append(self, seq: int, entry: IndexEntry) -> None:
+        self.seqs.append(seq)
+        self.entries.append(entry)
+
+    def drop_below(self, seq: int) -> None:
+        position = bisect_left(self.seqs, seq)
+        del self.seqs[:position]
+        del self.entries[:position]
+
+
+class IndexView:
+    """What is known of the index, as of commit record `position`. No await, no clock, no I/O."""
+
+    def __init__(self, *, max_folded_entries: int) -> None:
+        self.position = 0
+        self._heads: dict[StreamId, StreamHead] = {}
+        self._tails: defaultdict[StreamId, _Tail] = defaultdict(_Tail)
+        self._folded: OrderedDict[StreamId, list[IndexEntry]] = OrderedDict()
+        self._folded_count = 0
+        self._max_folded_entries = max_folded_entries
+
+    def reset(self, position: int) -> None:
+        """Forget everything and begin at a commit record: what lies before it was folded without us."""
+        self.position = position
+        self._heads.clear()
+        self._tails.clear()
+        self._folded.clear()
+        self._folded_count = 0
+
+    def apply(self, record: LogRecord) -> None:
+        """Take the next commit record; one that was applied already is passed over."""
+        if record.seq < self.position:
+            return
+        assert record.seq == self.position, f"record {record.seq} applied at position {self.position}"
+        self.position += 1
+        grown: dict[StreamId, StreamHead] = {}
+        for entry in record.entries:
+            indexed = record.index_entry(entry)
+            self._tails[entry.stream].append(record.seq, indexed)
+            head = grown.get(entry.stream) or self._heads.get(entry.stream)
+            if head is not None and (entry.stream in grown or head.seq < record.seq):
+                grown[entry.stream] = _grown(head, indexed, record.seq)
+        self._heads.update(grown)
+        for change in record.changes:
+            self._take_head(change.stream, change.head)
+
+    def note_head(self, stream: StreamId, head: StreamHead | None) -> None:
+        """Take a head that was read from the store."""
+        if head is None:
+            self._heads.pop(stream, None)
+        else:
+            self._take_head(stream, head)
+
+    def _take_head(self, stream: StreamId, head: StreamHead) -> None:
+        known = self._heads.get(stream)
+        if known is not None and known.seq >= head.seq:
+            return
+        if known is None or known.index_epoch != head.index_epoch:
+            self._forget_folded(stream)
+        self._heads[stream] = head
+
+    def head(self, stream: StreamId) -> StreamHead | None:
+        """Return the head as it is known here."""
+        return self._heads.get(stream)
+
+    def drop_folded_tail(self, folded_to: int) -> None:
+        """Let go of tail entries that are in the store's per-stream index by now."""
+        for stream in [stream for stream, tail in self._tails.items() if tail.seqs[0] < folded_to]:
+            tail = self._tails[stream]
+            tail.drop_below(folded_to)
+            if not tail.entries:
+                del self._tails[stream]
+
+    def find(self, stream: StreamId, offset: int, *, limit: int) -> list[IndexEntry]:
+        """Return consecutive entries from the one that covers `offset` on; none if that one is not in memory."""
+        found: list[IndexEntry] = []
+        folded = self._folded.get(stream)
+        if folded is not None:
+            self._folded.move_to_end(stream)
+            found = _run_from(folded, offset, limit)
+            offset = found[-1].end_offset if found else offset
+        tail = self._tails.get(stream)
+        if tail is not None and len(found) < limit:
+            found += _run_from(tail.entries, offset, limit - len(found))
+        return found
+
+    def note_folded(self, stream: StreamId, entries: Sequence[IndexEntry]) -> None:
+        """Keep folded entries that were read from the store; the streams used least recently make room."""
+        known = self._folded.pop(stream, [])
+        self._folded_count -= len(known)
+        merged = {entry.end_offset: entry for entry in known}
+        merged.update((entry.end_offset, entry) for entry in entries)
+        kept = sorted(merged.values(), key=_end_offset)[-self._max_folded_entries :]
+        self._folded[stream] = kept
+        self._folded_count += len(kept)
+        while self._folded_count > self._max_folded_entries:
+            _, dropped = self._folded.popitem(last=False)
+            self._folded_count -= len(dropped)
+
+    def _forget_folded(self, stream: StreamId) -> None:
+        self._folded_count -= len(self._folded.pop(stream, ()))
+
+    def forget(self, stream: StreamId) -> None:
+        """Drop what is remembered of a stream's folded entries: an object they name turned out to be gone."""
+        self._forget_folded(stream)
+
+
+class IndexCache:
+    """Answers from memory where it can, reads the store where it must."""
+
+    def __init__(self, store: MetadataStore, keys: DomainKeys, *, max_folded_entries: int) -> None:
+        self._store = store
+        self._keys = keys
+        self.view = IndexView(max_folded_entries=max_folded_entries)
+        self._refreshing: asyncio.Task[None] | None = None
+        self._next_refresh: asyncio.Task[None] | None = None
+
+    async def refresh(self) -> None:
+        """Catch up with everything that was committed before this call. Concurrent calls share one read."""
+        if self._next_refresh is None:
+            # A read that is under way may have begun before this call and prove nothing for it: wait for the next.
+            self._next_refresh = asyncio.create_task(self._refresh_after(self._refreshing))
+        await asyncio.shield(self._next_refresh)
+
+    async def _refresh_after(self, previous: "asyncio.Task[None] | None") -> None:
+        if previous is not None:
+            await asyncio.wait([previous])
+        self._refreshing, self._next_refresh = self._next_refresh, None
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        while True:
+            raw = await self._store.get(self._keys.state)
+            domain = DomainState() if raw is None else DOMAIN_STATE.decode(raw.value, raw.key)
+            if self.view.position < domain.folded_to:
+                self.view.reset(domain.folded_to)
+            if await self._apply_until(domain.next_seq):
+                self.view.drop_folded_tail(domain.folded_to)
+                return
+
+    async def _apply_until(self, next_seq: int) -> bool:
+        """Apply records below `next_seq`; say `False` if some were folded away meanwhile."""
+        while self.view.position < next_seq:
+            found = await self._store.range(self._keys.log_range(self.view.position, limit=RECORDS_PER_READ))
+            records = [LOG_RECORD.decode(item.value, item.key) for item in found]
+            if not records or records[0].seq > self.view.position:
+                return False
+            for record in records:
+                if record.seq > self.view.position:
+                    break
+                self.view.apply(record)
+        return True
+
+    async def follow(self) -> None:
+        """Stay fresh for ever: refresh whenever the watch says that something may have changed."""
+        watch = self._store.watch(self._keys.unit)
+        try:
+            while True:
+                await watch.wait()
+                await self.refresh()
+        finally:
+            watch.close()
+
+    async def fresh_head(self, stream: StreamId) -> StreamHead | None:
+        """Return a stream's head as of now, validated against the store; `None` if there is no such stream."""
+        await self.refresh()
+        head = self.view.head(stream)
+        if head is None:
+            raw = await self._store.get(self._keys.head(stream))
+            head = None if raw is None else STREAM_HEAD.decode(raw.value, raw.key)
+            self.view.note_head(stream, head)
+            while head is not None and self.view.position <= head.seq:
+                # The head is newer than the records applied so far: entries it counts on must be known, too.
+                await self.refresh()
+            head = self.view.head(stream)
+        return None if head is None or head.is_deleted else head
+
+    async def locate(self, stream: StreamId, offset: int, *, limit: int = ENTRIES_PER_READ) -> list[IndexEntry]:
+        """Return consecutive entries from the one that covers `offset` on; none if the stream does not hold it.
+
+        Raises `Corrupt` if the offset lies between log start and high watermark and yet no entry covers it.
+        """
+        found = self.view.find(stream, offset, limit=limit) or await self._read(stream, offset, limit)
+        if found:
+            return found
+        head = await self.fresh_head(stream)
+        if head is None or not head.log_start <= offset < head.high_watermark:
+            return []
+        found = self.view.find(stream, offset, limit=limit) or await self._read(stream, offset, limit)
+        if found:
+            return found
+        # Trimming may have overtaken this look-up; only a head read after the entry was missed can tell.
+        head = await self.fresh_head(stream)
+        if head is None or not head.log_start <= offset < head.high_watermark:
+            return []
+        raise Corrupt(
+            f"stream {stream} has no index entry for offset {offset}, "
+            f"though it lies between {head.log_start} and {head.high_watermark}"
+        )
+
+    async def find_timestamp(self, stream: StreamId, target_ms: int) -> IndexEntry | None:
+        """Return the first entry with a record at or after a time, or `None` if there is none."""
+        head = await self.fresh_head(stream)
+        if head is None:
+            return None
+        search = TimestampSearch(log_start=head.log_start, high_watermark=head.high_watermark, target_ms=target_ms)
+        while search.probe is not None:
+            found = await self.locate(stream, search.probe, limit=1)
+            if not found:  # the log start has moved past the probe: begin again above it
+                return await self.find_timestamp(stream, target_ms)
+            search.feed(found[0])
+        return search.found
+
+    async def _read(self, stream: StreamId, offset: int, limit: int) -> list[IndexEntry]:
+        """Read folded entries from the store, and remember them unless the index changed meanwhile."""
+        before = self.view.head(stream)
+        items = await self._store.range(self._keys.entries(stream, after_offset=offset, limit=limit))
+        entries = _run_from([INDEX_ENTRY.decode(item.value, item.key) for item in items], offset, limit)
+        after = self.view.head(stream)
+        if entries and before is not None and after is not None and before.index_epoch == after.index_epoch:
+            self.view.note_folded(stream, entries)
+        return entries
+
+
+def _run_from(entries: Sequence[IndexEntry], offset: int, limit: int) -> list[IndexEntry]:
+    """Return the entries that cover `offset` and what follows without a gap, at most `limit` of them."""
+    run: list[IndexEntry] = []
+    position = bisect_right(entries, offset, key=_end_offset)
+    while position < len(entries) and len(run) < limit and entries[position].start_offset <= offset:
+        run.append(entries[position])
+        offset = entries[position].end_offset
+        position += 1
+    return run
+
+
+def _grown(head: StreamHead, entry: IndexEntry, seq: int) -> StreamHead:
+    """Return the head after an append, as the commit itself computed it."""
+    is_newer = entry.running_max_ms > head.max_timestamp_ms
+    return msgspec.structs.replace(
+        head,
+        high_watermark=entry.end_offset,
+        cumulative_bytes=entry.cumulative_bytes,
+        max_timestamp_ms=entry.running_max_ms,
+        max_timestamp_offset=entry.max_timestamp_offset if is_newer else head.max_timestamp_offset,
+        seq=seq,
+    )

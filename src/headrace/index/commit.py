@@ -1,0 +1,362 @@
+"""Commit a frame: many parts, one transaction, each part fails alone.
+
+1. The writer's record says whether this frame is the next one, a repetition, or refused.
+2. The object that holds the frame must still be staged or open.
+3. Each part decides for itself against what earlier parts of the same frame have left; what it may refuse,
+   it refuses before it changes anything.
+4. One commit record `log/<seq>` takes all entries and results; heads, producers, writer, object and domain
+   change beside it.
+
+Must stay true: offsets of a stream are contiguous and strictly increase (I1); a frame that is committed twice
+is found by its number and answers with its first results (I4); nothing is committed into an object that may
+be deleted (I8).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.errors import Fenced, Retryable
+from headrace.index import producers
+from headrace.index.producers import Refused
+from headrace.index.rule import Rule
+from headrace.index.values import (
+    DOMAIN_STATE,
+    LOG_RECORD,
+    OBJECT_RECORD,
+    PRODUCER_STATE,
+    STREAM_HEAD,
+    WRITER_STATE,
+    CommitEntry,
+    DomainState,
+    EntryFlags,
+    LogRecord,
+    ObjectRecord,
+    ObjectState,
+    PartResult,
+    PartStatus,
+    ProducerState,
+    StreamHead,
+    WriterState,
+)
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import Decision, Key, Reads, Seen
+from headrace.model.batches import BatchSummary
+from headrace.model.ids import ObjectId, StreamId, WriterId
+
+
+class ObjectClosed(Retryable):
+    """The object takes no more entries (sealed, condemned or gone): nothing was committed, use another object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameCommit:
+    """A frame whose bytes are durable, offered to the log."""
+
+    writer: WriterId
+    frame_number: int
+    object_id: ObjectId
+    end_byte: int
+    created_at_ms: int
+    parts: "Sequence[Part]"
+    producer_expiration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Commit record `seq` holds the frame. `record` is `None` when an earlier try had committed it already:
+    it is read from the store then, where it stays as long as it is its writer's last."""
+
+    seq: int
+    record: LogRecord | None
+
+
+class Part(Protocol):
+    """One thing a frame wants done. It can append to a stream and change other keys of the domain."""
+
+    def read_keys(self, keys: DomainKeys) -> Sequence[Key]:
+        """Return the keys that `decide` will look at."""
+        ...
+
+    def decide(self, draft: "CommitDraft") -> PartResult:
+        """Change the draft and return the result; or raise `Refused` before the first change."""
+        ...
+
+
+class CommitDraft:
+    """What a commit is about to write, as its parts see it: the store's state plus what earlier parts changed."""
+
+    __slots__ = (
+        "_changed",
+        "_entries",
+        "_heads",
+        "_last_entry_of",
+        "_producer_states",
+        "_seen",
+        "append_time_ms",
+        "keys",
+        "producer_expiration_ms",
+        "seq",
+    )
+
+    def __init__(self, keys: DomainKeys, seen: Seen, commit: FrameCommit, seq: int) -> None:
+        self.keys = keys
+        self.seq = seq
+        self.append_time_ms = commit.created_at_ms
+        self.producer_expiration_ms = commit.producer_expiration_ms
+        self._changed: dict[Key, bytes] = {}
+        self._seen = seen
+        self._heads: dict[StreamId, StreamHead] = {}
+        self._producer_states: dict[Key, ProducerState] = {}
+        self._entries: list[CommitEntry] = []
+        self._last_entry_of: dict[StreamId, int] = {}
+
+    def head(self, stream: StreamId) -> StreamHead:
+        """Return a stream's head, or raise `Refused` if the stream is not there or is being deleted."""
+        head = self._heads.get(stream)
+        if head is None:
+            head = STREAM_HEAD.seen(self._seen, self.keys.head(stream))
+            if head is None or head.is_deleted:
+                raise Refused(PartStatus.UNKNOWN_STREAM)
+            self._heads[stream] = head
+        return head
+
+    def producer(self, key: Key) -> ProducerState | None:
+        """Return a producer's state, or `None` if it is unknown or has expired."""
+        state = self._producer_states.get(key)
+        if state is None:
+            state = PRODUCER_STATE.seen(self._seen, key)
+        return producers.living(state, now_ms=self.append_time_ms, expiration_ms=self.producer_expiration_ms)
+
+    def set_producer(self, key: Key, state: ProducerState) -> None:
+        self._producer_states[key] = state
+
+    def get(self, key: Key) -> bytes | None:
+        """Return any other key's value, as earlier parts have left it."""
+        return self._changed[key] if key in self._changed else self._seen.get(key)
+
+    def put(self, key: Key, value: bytes) -> None:
+        """Change any other key of the domain in the same transaction: an offset, a transaction, a queue."""
+        self._changed[key] = value
+
+    def append(self, stream: StreamId, start_byte: int, batches: Sequence[BatchSummary]) -> int:
+        """Append batches that lie back to back from `start_byte` on; return the first offset."""
+        head = self.head(stream)
+        base_offset = next_offset = head.high_watermark
+        size_bytes = 0
+        max_ms = -1
+        max_offset = base_offset
+        min_ms = batches[0].base_timestamp_ms
+        for batch in batches:
+            if batch.max_timestamp_ms > max_ms:
+                max_ms, max_offset = batch.max_timestamp_ms, next_offset
+            if batch.base_timestamp_ms < min_ms:
+                min_ms = batch.base_timestamp_ms
+            next_offset += batch.record_count
+            size_bytes += batch.size_bytes
+        running_ms, running_offset = head.max_timestamp_ms, head.max_timestamp_offset
+        if max_ms > running_ms:
+            running_ms, running_offset = max_ms, max_offset
+        cumulative_bytes = head.cumulative_bytes + size_bytes
+        self._heads[stream] = StreamHead(
+            next_offset,
+            head.log_start,
+            cumulative_bytes,
+            running_ms,
+            running_offset,
+            head.index_epoch,
+            self.seq,
+        )
+        entry = CommitEntry(
+            stream,
+            base_offset,
+            next_offset - base_offset,
+            cumulative_bytes,
+            min_ms,
+            max_ms,
+            max_offset,
+            running_ms,
+            _flags_of(batches),
+            start_byte,
+            size_bytes,
+        )
+        self._add(entry)
+        return base_offset
+
+    def _add(self, entry: CommitEntry) -> None:
+        """Add an entry, or grow the stream's last one if the bytes continue it and the flags are the same."""
+        position = self._last_entry_of.get(entry.stream)
+        if position is not None:
+            last = self._entries[position]
+            if last.start_byte + last.size_bytes == entry.start_byte and last.flags == entry.flags:
+                self._entries[position] = _joined(last, entry)
+                return
+        self._last_entry_of[entry.stream] = len(self._entries)
+        self._entries.append(entry)
+
+    def entries(self) -> tuple[CommitEntry, ...]:
+        return tuple(self._entries)
+
+    def puts(self) -> dict[Key, bytes]:
+        """Return everything the parts changed, encoded."""
+        puts = self._changed
+        head_key = self.keys.head
+        encode = STREAM_HEAD.encode
+        for stream in self._last_entry_of:
+            puts[head_key(stream)] = encode(self._heads[stream])
+        for key, state in self._producer_states.items():
+            puts[key] = PRODUCER_STATE.encode(state)
+        return puts
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPart:
+    """Batches of one produce request for one stream, back to back in the object.
+
+    A batch with a producer id stands alone in its part, as Kafka's produce requests demand since version 3.
+    """
+
+    stream: StreamId
+    start_byte: int
+    batches: Sequence[BatchSummary]
+
+    def read_keys(self, keys: DomainKeys) -> Sequence[Key]:
+        head_key = keys.head(self.stream)
+        producer_id = self.batches[0].producer_id
+        return (head_key,) if producer_id < 0 else (head_key, keys.producer(self.stream, producer_id))
+
+    def decide(self, draft: CommitDraft) -> PartResult:
+        batch = self.batches[0]
+        if batch.producer_id >= 0:
+            return self._append_idempotently(draft, batch)
+        base_offset = draft.append(self.stream, self.start_byte, self.batches)
+        return PartResult(PartStatus.ACCEPTED, base_offset, draft.append_time_ms, draft.head(self.stream).log_start)
+
+    def _append_idempotently(self, draft: CommitDraft, batch: BatchSummary) -> PartResult:
+        assert len(self.batches) == 1, f"{len(self.batches)} batches of producer {batch.producer_id} in one part"
+        log_start = draft.head(self.stream).log_start
+        key = draft.keys.producer(self.stream, batch.producer_id)
+        state = draft.producer(key)
+        first = producers.find_duplicate(state, batch)
+        if first is not None:
+            return PartResult(PartStatus.DUPLICATE, first.base_offset, first.append_time_ms, log_start)
+        base_offset = draft.append(self.stream, self.start_byte, self.batches)
+        draft.set_producer(
+            key,
+            producers.remember(state, batch, base_offset=base_offset, append_time_ms=draft.append_time_ms),
+        )
+        return PartResult(PartStatus.ACCEPTED, base_offset, draft.append_time_ms, log_start)
+
+
+def commit_frame(keys: DomainKeys, commit: FrameCommit) -> Rule[Outcome]:
+    """Return the rule that commits a frame.
+
+    Raises `Fenced` if the writer is gone or the frame is neither its last nor its next one, and
+    `ObjectClosed` if the object no longer takes entries; in both cases nothing was committed.
+    """
+    writer_key = keys.writer(commit.writer)
+    object_key = keys.object(commit.object_id)
+    read_keys: dict[Key, None] = dict.fromkeys((keys.state, writer_key, object_key))
+    for part in commit.parts:
+        read_keys.update(dict.fromkeys(part.read_keys(keys)))
+
+    def decide(seen: Seen) -> Decision[Outcome]:
+        writer = WRITER_STATE.seen(seen, writer_key)
+        if writer is None:
+            raise Fenced(f"writer {commit.writer} is not registered any more: start a new incarnation")
+        if commit.frame_number == writer.last_frame and writer.last_seq >= 0:
+            return Decision(result=Outcome(writer.last_seq, None))
+        if commit.frame_number != writer.last_frame + 1:
+            raise Fenced(
+                f"frame {commit.frame_number} of writer {commit.writer} comes after frame {writer.last_frame}: "
+                "it was given up, or a newer process acts under this name"
+            )
+        target = open_object(OBJECT_RECORD.seen(seen, object_key), commit.object_id)
+        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+        draft = CommitDraft(keys, seen, commit, domain.next_seq)
+        results = tuple([_result(part, draft) for part in commit.parts])
+        entries = draft.entries()
+        puts = draft.puts()
+        record = LogRecord(
+            domain.next_seq,
+            commit.created_at_ms,
+            commit.writer,
+            commit.frame_number,
+            commit.object_id,
+            entries,
+            results,
+        )
+        puts[keys.log(record.seq)] = LOG_RECORD.encode(record)
+        puts[keys.state] = DOMAIN_STATE.encode(
+            DomainState(domain.next_seq + 1, domain.folded_to, domain.next_stream_id)
+        )
+        puts[writer_key] = WRITER_STATE.encode(
+            WriterState(writer.session, writer.registered_at_ms, commit.frame_number, domain.next_seq)
+        )
+        puts[object_key] = OBJECT_RECORD.encode(_grown(target, commit, len(entries)))
+        deletes = superseded_record(keys, writer, domain)
+        return Decision(result=Outcome(record.seq, record), puts=puts, deletes=deletes)
+
+    return Rule(keys.unit, Reads(keys=list(read_keys)), decide)
+
+
+def superseded_record(keys: DomainKeys, writer: WriterState, domain: DomainState) -> list[Key]:
+    """Return the key of a writer's last commit record if folding left it only for its results."""
+    return [keys.log(writer.last_seq)] if 0 <= writer.last_seq < domain.folded_to else []
+
+
+def _result(part: Part, draft: CommitDraft) -> PartResult:
+    try:
+        return part.decide(draft)
+    except Refused as refused:
+        return PartResult(refused.status)
+
+
+def open_object(record: ObjectRecord | None, object_id: ObjectId) -> ObjectRecord:
+    """Return the record of an object that still takes entries, or raise `ObjectClosed`."""
+    if record is None:
+        raise ObjectClosed(f"object {object_id} has no record: it was never staged, or has been collected")
+    if record.state not in (ObjectState.STAGED, ObjectState.OPEN):
+        raise ObjectClosed(f"object {object_id} is {record.state.name.lower()}: write the frame to another object")
+    return record
+
+
+def _grown(record: ObjectRecord, commit: FrameCommit, entry_count: int) -> ObjectRecord:
+    """Return the object's record after the frame: a segment stays open, an object of one frame is complete."""
+    state = ObjectState.OPEN if record.is_segment else ObjectState.SEALED
+    since_ms = record.state_since_ms if state is record.state else commit.created_at_ms
+    assert commit.end_byte > record.size_bytes, f"{commit.object_id}: {commit.end_byte} <= {record.size_bytes}"
+    return ObjectRecord(
+        record.path,
+        record.writer,
+        record.is_segment,
+        state,
+        commit.end_byte,
+        record.entry_count + entry_count,
+        since_ms,
+    )
+
+
+def _flags_of(batches: Sequence[BatchSummary]) -> int:
+    first = batches[0]
+    flags = EntryFlags.TRANSACTIONAL.value if first.is_transactional else 0
+    return flags | EntryFlags.CONTROL.value if first.is_control else flags
+
+
+def _joined(left: CommitEntry, right: CommitEntry) -> CommitEntry:
+    """Return one entry for two runs that continue each other in offsets and in bytes."""
+    assert left.end_offset == right.start_offset, f"{left} is not continued by {right}"
+    newer = right.max_timestamp_ms > left.max_timestamp_ms
+    return CommitEntry(
+        left.stream,
+        left.start_offset,
+        left.record_count + right.record_count,
+        right.cumulative_bytes,
+        min(left.min_timestamp_ms, right.min_timestamp_ms),
+        right.max_timestamp_ms if newer else left.max_timestamp_ms,
+        right.max_timestamp_offset if newer else left.max_timestamp_offset,
+        right.running_max_ms,
+        left.flags,
+        left.start_byte,
+        left.size_bytes + right.size_bytes,
+    )

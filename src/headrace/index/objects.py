@@ -1,0 +1,140 @@
+"""Object records: what a WAL object is allowed to be, from before its first byte until after its last.
+
+    staged → open (segments) → sealed → condemned → forgotten
+
+Must stay true: an object exists in the store only while it has a record, so no crash can leak one; only a
+condemned object is deleted; a condemned object has no entries and never gets one again (I8).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.errors import Exists
+from headrace.index.rule import Rule
+from headrace.index.values import OBJECT_RECORD, ObjectRecord, ObjectState
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import Decision, Key, Reads, Seen
+from headrace.model.extents import Extent, WalExtent
+from headrace.model.ids import DomainId, ObjectId, ObjectKey, WriterId
+
+
+def wal_object_id(writer: WriterId, number: int) -> ObjectId:
+    """Return the id of a writer's n-th object."""
+    return ObjectId(f"{writer}-{number:08d}")
+
+
+def wal_object_key(domain: DomainId, object_id: ObjectId) -> ObjectKey:
+    """Return where a WAL object lies. The first path segments spread over an S3 bucket's key space."""
+    return ObjectKey(f"wal/{domain:04d}/{object_id[:2]}/{object_id}")
+
+
+def stage_objects(
+    keys: DomainKeys, objects: Sequence[ObjectId], *, writer: WriterId, is_segment: bool, now_ms: int
+) -> Rule[None]:
+    """Return the rule that announces objects before their first byte is written; repeating it is harmless."""
+    record_keys = {keys.object(object_id): object_id for object_id in objects}
+
+    def decide(seen: Seen) -> Decision[None]:
+        puts: dict[Key, bytes] = {}
+        for key, object_id in record_keys.items():
+            known = OBJECT_RECORD.seen(seen, key)
+            if known is not None and (known.writer != writer or known.state is not ObjectState.STAGED):
+                raise Exists(f"object {object_id} is {known.state.name.lower()} already: number objects once only")
+            path = wal_object_key(keys.domain, object_id)
+            record = ObjectRecord(path, writer, is_segment, ObjectState.STAGED, 0, 0, now_ms)
+            puts[key] = OBJECT_RECORD.encode(record)
+        return Decision(result=None, puts=puts)
+
+    return Rule(keys.unit, Reads(keys=list(record_keys)), decide)
+
+
+def seal_object(keys: DomainKeys, object_id: ObjectId, *, now_ms: int) -> Rule[ObjectRecord | None]:
+    """Return the rule that closes an open segment to commits; its result is the record as it then is.
+
+    A staged object stays staged: it holds nothing, and its age condemns it.
+    """
+    key = keys.object(object_id)
+
+    def decide(seen: Seen) -> Decision[ObjectRecord | None]:
+        record = OBJECT_RECORD.seen(seen, key)
+        if record is None or record.state is not ObjectState.OPEN:
+            return Decision(result=record)
+        sealed = msgspec.structs.replace(record, state=ObjectState.SEALED, state_since_ms=now_ms)
+        return Decision(result=sealed, puts={key: OBJECT_RECORD.encode(sealed)})
+
+    return Rule(keys.unit, Reads(keys=[key]), decide)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectingAges:
+    """How long an object is left alone: staged ones may still be written, sealed empty ones may still be read."""
+
+    staged_max_age_ms: int
+    sealed_grace_ms: int
+
+
+def is_due(record: ObjectRecord, *, now_ms: int, ages: CollectingAges) -> bool:
+    """Say whether an object may be condemned now."""
+    age_ms = now_ms - record.state_since_ms
+    if record.state is ObjectState.STAGED:
+        return age_ms >= ages.staged_max_age_ms
+    return record.state is ObjectState.SEALED and record.entry_count == 0 and age_ms >= ages.sealed_grace_ms
+
+
+def condemn_object(keys: DomainKeys, object_id: ObjectId, *, now_ms: int, ages: CollectingAges) -> Rule[bool]:
+    """Return the rule that condemns an object if it is due; its result says whether it is condemned."""
+    key = keys.object(object_id)
+
+    def decide(seen: Seen) -> Decision[bool]:
+        record = OBJECT_RECORD.seen(seen, key)
+        if record is None or record.state is ObjectState.CONDEMNED:
+            return Decision(result=record is not None)
+        if not is_due(record, now_ms=now_ms, ages=ages):
+            return Decision(result=False)
+        assert record.entry_count == 0, f"{object_id} still has {record.entry_count} entries"
+        condemned = msgspec.structs.replace(record, state=ObjectState.CONDEMNED, state_since_ms=now_ms)
+        return Decision(result=True, puts={key: OBJECT_RECORD.encode(condemned)})
+
+    return Rule(keys.unit, Reads(keys=[key]), decide)
+
+
+def forget_object(keys: DomainKeys, object_id: ObjectId) -> Rule[None]:
+    """Return the rule that drops the record of a condemned object whose bytes are gone."""
+    key = keys.object(object_id)
+
+    def decide(seen: Seen) -> Decision[None]:
+        record = OBJECT_RECORD.seen(seen, key)
+        if record is None:
+            return Decision(result=None)
+        assert record.state is ObjectState.CONDEMNED, f"{object_id} is {record.state.name}, not condemned"
+        return Decision(result=None, deletes=[key])
+
+    return Rule(keys.unit, Reads(keys=[key]), decide)
+
+
+def wal_objects_of(extents: Sequence[Extent]) -> dict[ObjectId, int]:
+    """Return how many of the extents lie in each WAL object."""
+    counts: dict[ObjectId, int] = {}
+    for extent in extents:
+        if isinstance(extent, WalExtent):
+            counts[extent.object_id] = counts.get(extent.object_id, 0) + 1
+    return counts
+
+
+def counted_down(keys: DomainKeys, seen: Seen, removed: Mapping[ObjectId, int], *, now_ms: int) -> dict[Key, bytes]:
+    """Return the puts that take removed entries off their objects' counts.
+
+    The grace of a sealed object begins anew when its last entry goes: until then a reader may hold a plan.
+    """
+    puts: dict[Key, bytes] = {}
+    for object_id, count in removed.items():
+        key = keys.object(object_id)
+        record = OBJECT_RECORD.seen(seen, key)
+        assert record is not None, f"an index entry named {object_id}, which has no record"
+        left = record.entry_count - count
+        assert left >= 0, f"{object_id}: {count} entries removed of {record.entry_count}"
+        since_ms = now_ms if left == 0 and record.state is ObjectState.SEALED else record.state_since_ms
+        puts[key] = OBJECT_RECORD.encode(msgspec.structs.replace(record, entry_count=left, state_since_ms=since_ms))
+    return puts

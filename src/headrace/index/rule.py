@@ -1,0 +1,32 @@
+"""The shape of every rule: what is locked, what is read, and a plain function that decides.
+
+A rule has no effects of its own, so a test calls `decide` directly and the simulation runs it over a faulty store.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from headrace.errors import Retryable
+from headrace.metadata.port import Decision, MetadataStore, Reads, Seen, Unit
+from headrace.model.ids import SessionId
+
+T = TypeVar("T")
+
+
+class StalePlan(Retryable):
+    """What the plan was made from has changed: nothing was done, plan again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[T]):
+    """One metadata transaction, ready to be applied."""
+
+    unit: Unit
+    reads: Reads
+    decide: Callable[[Seen], Decision[T]]
+
+    async def apply(self, store: MetadataStore, *, session: SessionId | None = None) -> T:
+        """Run the rule in one transaction and return its result."""
+        committed = await store.transact([self.unit], self.reads, self.decide, session=session)
+        return committed.result

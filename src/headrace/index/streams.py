@@ -1,0 +1,102 @@
+"""Streams: created once, trimmed from the front, deleted in steps.
+
+Everything but an append that changes a head writes a commit record too, so that a cache which follows the
+records knows every head without asking.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from headrace.errors import Invalid, Missing
+from headrace.index.rule import Rule
+from headrace.index.values import (
+    DOMAIN_STATE,
+    LOG_RECORD,
+    STREAM_HEAD,
+    STREAM_INFO,
+    DomainState,
+    HeadChange,
+    LogRecord,
+    StreamHead,
+    StreamInfo,
+    StreamKind,
+)
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import Decision, Key, Reads, Seen
+from headrace.model.ids import StreamId
+
+NO_TIMESTAMP_MS = -1
+
+
+def changed_heads(
+    keys: DomainKeys, domain: DomainState, heads: Mapping[StreamId, StreamHead], *, now_ms: int
+) -> dict[Key, bytes]:
+    """Return the puts that change heads by anything other than an append: heads, commit record, domain state."""
+    seq = domain.next_seq
+    changes = tuple(HeadChange(stream, msgspec.structs.replace(head, seq=seq)) for stream, head in heads.items())
+    puts = {keys.head(change.stream): STREAM_HEAD.encode(change.head) for change in changes}
+    puts[keys.log(seq)] = LOG_RECORD.encode(LogRecord(seq, now_ms, changes=changes))
+    puts[keys.state] = DOMAIN_STATE.encode(msgspec.structs.replace(domain, next_seq=seq + 1))
+    return puts
+
+
+def create_streams(keys: DomainKeys, owners: Iterable[str], *, kind: StreamKind, now_ms: int) -> Rule[list[StreamId]]:
+    """Return the rule that creates one stream per owner; ids are allocated once and never reused."""
+    names = list(owners)
+
+    def decide(seen: Seen) -> Decision[list[StreamId]]:
+        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+        streams = [StreamId(domain.next_stream_id + n) for n in range(len(names))]
+        after = msgspec.structs.replace(domain, next_stream_id=domain.next_stream_id + len(names))
+        empty = StreamHead(0, 0, 0, NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, 0, 0)
+        puts = changed_heads(keys, after, dict.fromkeys(streams, empty), now_ms=now_ms)
+        for stream, owner in zip(streams, names, strict=True):
+            puts[keys.info(stream)] = STREAM_INFO.encode(StreamInfo(kind, owner, now_ms))
+        return Decision(result=streams, puts=puts)
+
+    return Rule(keys.unit, Reads(keys=[keys.state]), decide)
+
+
+def advance_log_start(keys: DomainKeys, stream: StreamId, offset: int, *, now_ms: int) -> Rule[StreamHead]:
+    """Return the rule that moves a stream's log start forward; it never moves back, nor past the high watermark.
+
+    Readers see it at once; entries below it are removed later, in steps (`trim.py`).
+    """
+    head_key = keys.head(stream)
+
+    def decide(seen: Seen) -> Decision[StreamHead]:
+        head = _living_head(seen, head_key, stream)
+        if offset > head.high_watermark:
+            raise Invalid(f"log start {offset} of stream {stream} lies beyond its end, {head.high_watermark}")
+        if offset <= head.log_start:
+            return Decision(result=head)
+        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+        moved = msgspec.structs.replace(head, log_start=offset, index_epoch=head.index_epoch + 1)
+        return Decision(result=moved, puts=changed_heads(keys, domain, {stream: moved}, now_ms=now_ms))
+
+    return Rule(keys.unit, Reads(keys=[keys.state, head_key]), decide)
+
+
+def delete_stream(keys: DomainKeys, stream: StreamId, *, now_ms: int) -> Rule[None]:
+    """Return the rule that ends a stream: no append is accepted any more; what it held is removed in steps."""
+    head_key = keys.head(stream)
+
+    def decide(seen: Seen) -> Decision[None]:
+        head = STREAM_HEAD.seen(seen, head_key)
+        if head is None or head.is_deleted:
+            return Decision(result=None)
+        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+        ended = msgspec.structs.replace(
+            head, log_start=head.high_watermark, index_epoch=head.index_epoch + 1, is_deleted=True
+        )
+        return Decision(result=None, puts=changed_heads(keys, domain, {stream: ended}, now_ms=now_ms))
+
+    return Rule(keys.unit, Reads(keys=[keys.state, head_key]), decide)
+
+
+def _living_head(seen: Seen, head_key: Key, stream: StreamId) -> StreamHead:
+    head = STREAM_HEAD.seen(seen, head_key)
+    if head is None or head.is_deleted:
+        raise Missing(f"stream {stream} does not exist")
+    return head

@@ -1,0 +1,108 @@
+"""Remove what lies below a stream's log start, and in the end a deleted stream itself, in bounded steps.
+
+Moving the log start (`streams.py`) is what readers see; this is the tidying behind it.
+
+Must stay true: entries go and their objects are counted down in one transaction; nothing at or above the log
+start is touched; a stream's head goes last, after every commit record that speaks of it was folded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.index.objects import counted_down, wal_objects_of
+from headrace.index.rule import Rule, StalePlan
+from headrace.index.values import (
+    DOMAIN_STATE,
+    INDEX_ENTRY,
+    PRODUCER_STATE,
+    STREAM_HEAD,
+    DomainState,
+    IndexEntry,
+)
+from headrace.metadata.keys import DomainKeys, prefix_range
+from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen
+from headrace.model.ids import StreamId
+
+
+async def plan_trim(
+    store: MetadataStore, keys: DomainKeys, stream: StreamId, *, max_entries: int
+) -> list[IndexEntry]:
+    """Return the oldest entries that lie wholly below the log start."""
+    raw = await store.get(keys.head(stream))
+    if raw is None:
+        return []
+    head = STREAM_HEAD.decode(raw.value, raw.key)
+    below = keys.entries(stream, after_offset=0, until_offset=head.log_start, limit=max_entries)
+    return [INDEX_ENTRY.decode(item.value, item.key) for item in await store.range(below)]
+
+
+def trim_entries(keys: DomainKeys, stream: StreamId, entries: Sequence[IndexEntry], *, now_ms: int) -> Rule[None]:
+    """Return the rule that removes entries found by `plan_trim`. Raises `StalePlan` if they have changed."""
+    entry_keys = [keys.entry(stream, entry.end_offset) for entry in entries]
+    removed = wal_objects_of([entry.extent for entry in entries])
+    read_keys = [keys.head(stream), *entry_keys, *(keys.object(object_id) for object_id in removed)]
+
+    def decide(seen: Seen) -> Decision[None]:
+        head = STREAM_HEAD.seen(seen, keys.head(stream))
+        current = [INDEX_ENTRY.seen(seen, key) for key in entry_keys]
+        if head is None or current != list(entries):
+            raise StalePlan(f"entries of stream {stream} below its log start have changed")
+        assert entries[-1].end_offset <= head.log_start, f"{entries[-1]} is not below {head.log_start}"
+        puts = counted_down(keys, seen, removed, now_ms=now_ms)
+        return Decision(result=None, puts=puts, deletes=entry_keys)
+
+    return Rule(keys.unit, Reads(keys=read_keys), decide)
+
+
+def finish_deletion(keys: DomainKeys, stream: StreamId, *, max_keys: int) -> Rule[bool]:
+    """Return the rule that removes a deleted stream's producers and, in the last step, its head.
+
+    Its result says whether the stream is gone. It waits while entries are left or records are not folded.
+    """
+    head_key = keys.head(stream)
+    index = keys.entries(stream, after_offset=0, limit=1)
+    known_producers = prefix_range(keys.producers_prefix(stream), limit=max_keys)
+
+    def decide(seen: Seen) -> Decision[bool]:
+        head = STREAM_HEAD.seen(seen, head_key)
+        if head is None:
+            return Decision(result=True)
+        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+        left, producers = seen.ranges
+        if not head.is_deleted or left or head.seq >= domain.folded_to:
+            return Decision(result=False)
+        deletes: list[Key] = [item.key for item in producers]
+        is_last_step = len(producers) < max_keys
+        if is_last_step:
+            deletes += [head_key, keys.info(stream)]
+        return Decision(result=is_last_step, deletes=deletes)
+
+    return Rule(keys.unit, Reads(keys=[keys.state, head_key], ranges=[index, known_producers]), decide)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryStep:
+    """How far one step of `expire_producers` came; `next_after` is `None` at the end of the stream's producers."""
+
+    expired_count: int
+    next_after: Key | None
+
+
+def expire_producers(
+    keys: DomainKeys, stream: StreamId, *, now_ms: int, expiration_ms: int, max_keys: int, after: Key | None = None
+) -> Rule[ExpiryStep]:
+    """Return the rule that forgets producers of a stream which have been silent for too long."""
+    step = prefix_range(keys.producers_prefix(stream), limit=max_keys, after=after)
+
+    def decide(seen: Seen) -> Decision[ExpiryStep]:
+        (found,) = seen.ranges
+        deletes = []
+        for item in found:
+            state = PRODUCER_STATE.decode(item.value, item.key)
+            silent_ms = now_ms - state.last_append_ms
+            if state.transaction_start_offset is None and silent_ms >= expiration_ms:
+                deletes.append(item.key)
+        next_after = found[-1].key if len(found) == max_keys else None
+        return Decision(result=ExpiryStep(len(deletes), next_after), deletes=deletes)
+
+    return Rule(keys.unit, Reads(ranges=[step]), decide)

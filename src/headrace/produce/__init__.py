@@ -1,0 +1,1 @@
+"""The way in: batches are gathered into frames, made durable, committed in order, and only then acknowledged."""

@@ -1,0 +1,361 @@
+"""Group commit: gather what arrives, write it as one frame, commit frames in order, then answer.
+
+1. `append` puts batches into the open frame, or waits while the buffer is full.
+2. When a flush slot is free the frame is sealed at once: an idle writer answers after one write, a busy one
+   batches by itself.
+3. The frame's bytes are placed (several frames may be under way), then it waits for its predecessor's fate.
+4. It is committed; its callers hear their part's result.
+
+Must stay true:
+- Nothing is acknowledged before bytes and commit are durable (I9).
+- A frame commits, or is recorded as abandoned, before anything behind it commits: no order is broken, and
+  a frame whose commit was in doubt is never committed by surprise.
+- Who is told `Retryable` may send again without a double; who is told `OutcomeUnknown` may not assume so.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable
+from headrace.index.cache import IndexCache
+from headrace.index.commit import AppendPart, FrameCommit, ObjectClosed, Outcome, commit_frame
+from headrace.index.values import LOG_RECORD, LogRecord, PartResult
+from headrace.index.writers import abandon_frame, register_writer, retire_writer
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import MetadataStore
+from headrace.model.batches import BatchSummary
+from headrace.model.ids import SessionId, StreamId, WriterId
+from headrace.objects.port import Buffer
+from headrace.produce.placement import Placed, Placement
+from headrace.runtime.clock import Clock
+from headrace.runtime.crash_points import CrashPoint, CrashPoints
+from headrace.wal.frame import FrameBuilder, SealedFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterLimits:
+    """What bounds a writer. `linger_ms` trades latency for fewer objects on stores where a write is dear."""
+
+    buffer_max_bytes: int
+    frame_max_bytes: int
+    frames_in_flight: int
+    linger_ms: int
+    commit_attempts: int
+    retry_backoff_ms: int
+    producer_expiration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """One caller's batches in a frame, and where the answer goes."""
+
+    stream: StreamId
+    batches: Sequence[BatchSummary]
+    answer: "asyncio.Future[PartResult]"
+
+
+class _OpenFrame:
+    """The frame that is being gathered; offers stand in the order of the builder's tickets."""
+
+    __slots__ = ("builder", "offers")
+
+    def __init__(self) -> None:
+        self.builder = FrameBuilder()
+        self.offers: list[_Offer] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """A sealed frame on its way."""
+
+    number: int
+    created_at_ms: int
+    sealed: SealedFrame
+    offers: list[_Offer]
+
+    @property
+    def held_bytes(self) -> int:
+        """What its callers' buffers count against the writer's budget."""
+        return sum(position.size_bytes for position in self.sealed.positions)
+
+
+class LogWriter:
+    """One process incarnation's way into one domain's log."""
+
+    def __init__(
+        self,
+        *,
+        keys: DomainKeys,
+        writer: WriterId,
+        metadata: MetadataStore,
+        placement: Placement,
+        clock: Clock,
+        crash_points: CrashPoints,
+        limits: WriterLimits,
+        cache: IndexCache | None = None,
+    ) -> None:
+        self._keys = keys
+        self._writer = writer
+        self._metadata = metadata
+        self._placement = placement
+        self._clock = clock
+        self._crash_points = crash_points
+        self._limits = limits
+        self._cache = cache
+        self._open = _OpenFrame()
+        self._full: deque[_OpenFrame] = deque()
+        self._held_bytes = 0
+        self._next_frame = 0
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._predecessor: asyncio.Task[None] | None = None
+        self._wakeup = asyncio.Event()
+        self._room = asyncio.Event()
+        self._flusher: asyncio.Task[None] | None = None
+        self._fence: Fenced | None = None
+        self._is_closing = False
+
+    async def start(self, session: SessionId) -> None:
+        """Register this incarnation and begin to flush."""
+        rule = register_writer(self._keys, self._writer, session=session, now_ms=self._clock.now_ms())
+        await rule.apply(self._metadata, session=session)
+        self._flusher = asyncio.create_task(self._flush())
+
+    async def append(self, stream: StreamId, data: Buffer, batches: Sequence[BatchSummary]) -> PartResult:
+        """Append one request's batches to a stream and return what became of them, once that is durable.
+
+        `data` must stay as it is until then. Raises `Retryable` (nothing was written), `OutcomeUnknown`,
+        or `Fenced` (this writer is done for; another broker can take the request).
+        """
+        size_bytes = len(data)
+        while self._held_bytes > 0 and self._held_bytes + size_bytes > self._limits.buffer_max_bytes:
+            self._room.clear()
+            await self._room.wait()
+        if self._fence is not None:
+            raise self._fence
+        if self._is_closing:
+            raise Retryable("this writer is closing: send the request to another broker")
+        offer = _Offer(stream, batches, asyncio.get_running_loop().create_future())
+        self._held_bytes += size_bytes
+        if self._open.offers and self._open.builder.size_bytes + size_bytes > self._limits.frame_max_bytes:
+            self._full.append(self._open)
+            self._open = _OpenFrame()
+        self._open.builder.add(stream, data, batches)
+        self._open.offers.append(offer)
+        self._wakeup.set()
+        return await offer.answer
+
+    async def drain(self) -> None:
+        """Take no more, and wait until everything taken so far has its answer."""
+        self._is_closing = True
+        self._wakeup.set()
+        if self._flusher is not None:
+            await self._flusher
+
+    async def close(self) -> None:
+        """Drain, seal what is open and leave: the clean end of an incarnation."""
+        await self.drain()
+        await self._placement.tidy(everything=True)
+        await retire_writer(self._keys, self._writer).apply(self._metadata)
+
+    async def tick(self) -> None:
+        """Seal segments that have grown old or are in doubt."""
+        await self._placement.tidy()
+
+    async def _flush(self) -> None:
+        while True:
+            while not self._open.offers and not self._is_closing:
+                self._wakeup.clear()
+                await self._wakeup.wait()
+            if not self._open.offers:
+                break
+            if self._limits.linger_ms and not self._is_closing:
+                await self._linger()
+            while len(self._in_flight) >= self._limits.frames_in_flight:
+                await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
+            self._launch(self._seal())
+        if self._in_flight:
+            await asyncio.wait(self._in_flight)
+
+    async def _linger(self) -> None:
+        """Wait for company, unless a frame is full already."""
+        deadline = self._clock.monotonic() + self._limits.linger_ms / 1000
+        while not self._full and not self._is_closing:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                return
+            self._wakeup.clear()
+            waiting = asyncio.create_task(self._wakeup.wait())
+            sleeping = asyncio.create_task(self._clock.sleep(left))
+            await asyncio.wait([waiting, sleeping], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            sleeping.cancel()
+
+    def _seal(self) -> _Frame:
+        if self._full:
+            gathered = self._full.popleft()
+        else:
+            gathered, self._open = self._open, _OpenFrame()
+        number = self._next_frame
+        self._next_frame += 1
+        created_at_ms = self._clock.now_ms()
+        sealed = gathered.builder.seal(
+            writer=self._writer, frame_number=number, domain=self._keys.domain, created_at_ms=created_at_ms
+        )
+        return _Frame(number=number, created_at_ms=created_at_ms, sealed=sealed, offers=gathered.offers)
+
+    def _launch(self, frame: _Frame) -> None:
+        task = asyncio.create_task(self._carry(frame, self._predecessor))
+        self._predecessor = task
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+
+    async def _carry(self, frame: _Frame, predecessor: "asyncio.Task[None] | None") -> None:
+        """Bring one frame to its fate and tell its callers."""
+        outcome: LogRecord | HeadraceError = OutcomeUnknown(f"frame {frame.number} ended without a fate: see the log")
+        try:
+            placed, failure = await self._place(frame)
+            if predecessor is not None:
+                await asyncio.wait([predecessor])
+            outcome = await self._settle(frame, placed, failure)
+        finally:
+            self._answer(frame, outcome)
+            self._held_bytes -= frame.held_bytes
+            self._room.set()
+
+    async def _place(self, frame: _Frame) -> tuple[Placed | None, HeadraceError | None]:
+        try:
+            placed = await self._placement.place(frame.sealed.buffers, frame.sealed.size_bytes)
+        except HeadraceError as error:
+            return None, error
+        self._crash_points.reach(CrashPoint.WRITER_AFTER_WRITE)
+        return placed, None
+
+    async def _settle(
+        self, frame: _Frame, placed: Placed | None, failure: HeadraceError | None
+    ) -> LogRecord | HeadraceError:
+        if self._fence is not None:
+            return self._fence
+        settlement = _Settlement(self, frame)
+        if placed is None:
+            assert failure is not None
+            # The bytes may or may not lie there, but no entry will ever name them: nothing was written.
+            return await settlement.give_up(Retryable(f"frame {frame.number} could not be stored: {failure}"))
+        outcome = await settlement.commit(placed)
+        self._placement.settled(placed.object_id, in_doubt=settlement.is_in_doubt)
+        if settlement.is_in_doubt:
+            await self._tidy_quietly()
+        return outcome
+
+    async def _tidy_quietly(self) -> None:
+        """Seal what was retired; if that fails now, `tick` tries again."""
+        try:
+            await self._placement.tidy()
+        except (Retryable, OutcomeUnknown):
+            return
+
+    def _answer(self, frame: _Frame, outcome: LogRecord | HeadraceError) -> None:
+        if isinstance(outcome, LogRecord):
+            if self._cache is not None and self._cache.view.position == outcome.seq:
+                self._cache.view.apply(outcome)
+            for offer, result in zip(frame.offers, outcome.results, strict=True):
+                if not offer.answer.done():
+                    offer.answer.set_result(result)
+            return
+        if isinstance(outcome, Fenced):
+            self._fence = outcome
+        for offer in frame.offers:
+            if not offer.answer.done():
+                offer.answer.set_exception(outcome)
+
+
+class _Settlement:
+    """Finds out, beyond doubt, what became of one frame."""
+
+    def __init__(self, writer: LogWriter, frame: _Frame) -> None:
+        self._keys = writer._keys
+        self._metadata = writer._metadata
+        self._writer = writer._writer
+        self._limits = writer._limits
+        self._clock = writer._clock
+        self._crash_points = writer._crash_points
+        self._frame = frame
+        self.is_in_doubt = False
+
+    async def commit(self, placed: Placed) -> LogRecord | HeadraceError:
+        """Commit the frame, trying again a few times, else give it up; return its record or why there is none."""
+        rule = commit_frame(self._keys, self._commit_of(placed))
+        for _ in range(self._limits.commit_attempts):
+            try:
+                outcome = await rule.apply(self._metadata)
+                self._crash_points.reach(CrashPoint.WRITER_AFTER_COMMIT)
+                return await self._record_of(outcome)
+            except ObjectClosed as error:
+                self.is_in_doubt = True
+                return await self.give_up(error)
+            except Retryable:
+                await self._back_off()
+            except OutcomeUnknown:
+                self.is_in_doubt = True
+                await self._back_off()
+            except Fenced as error:
+                return self._fenced(error)
+        self.is_in_doubt = True
+        return await self.give_up(Retryable(f"frame {self._frame.number} could not be committed and was given up"))
+
+    async def give_up(self, reason: HeadraceError) -> LogRecord | HeadraceError:
+        """Record the frame as abandoned and return the reason; or find that it had been committed after all.
+
+        There is no limit to the tries: until the answer is certain, nothing behind this frame may commit.
+        """
+        rule = abandon_frame(self._keys, self._writer, self._frame.number)
+        while True:
+            try:
+                outcome = await rule.apply(self._metadata)
+                self._crash_points.reach(CrashPoint.WRITER_AFTER_ABANDON)
+                return reason if outcome is None else await self._record_of(outcome)
+            except (Retryable, OutcomeUnknown):
+                await self._back_off()
+            except Fenced as error:
+                return self._fenced(error)
+
+    def _commit_of(self, placed: Placed) -> FrameCommit:
+        frame = self._frame
+        parts = [
+            AppendPart(offer.stream, placed.start_byte + position.start_byte, offer.batches)
+            for offer, position in zip(frame.offers, frame.sealed.positions, strict=True)
+        ]
+        return FrameCommit(
+            writer=self._writer,
+            frame_number=frame.number,
+            object_id=placed.object_id,
+            end_byte=placed.end_byte,
+            created_at_ms=frame.created_at_ms,
+            parts=parts,
+            producer_expiration_ms=self._limits.producer_expiration_ms,
+        )
+
+    async def _record_of(self, outcome: Outcome) -> LogRecord:
+        """Return the frame's commit record; it stays readable until this writer's next frame commits."""
+        if outcome.record is not None:
+            return outcome.record
+        while True:
+            try:
+                raw = await self._metadata.get(self._keys.log(outcome.seq))
+                break
+            except (Retryable, OutcomeUnknown):
+                await self._back_off()
+        assert raw is not None, f"commit record {outcome.seq} is gone before its writer's next frame"
+        record = LOG_RECORD.decode(raw.value, raw.key)
+        assert (record.writer, record.frame_number) == (self._writer, self._frame.number), record
+        return record
+
+    def _fenced(self, error: Fenced) -> HeadraceError:
+        """A fenced writer cannot find out any more: only a frame that was never in doubt surely failed."""
+        if not self.is_in_doubt:
+            return error
+        return OutcomeUnknown(f"frame {self._frame.number} was in doubt when its writer was fenced: {error}")
+
+    async def _back_off(self) -> None:
+        await self._clock.sleep(self._limits.retry_backoff_ms / 1000)

@@ -1,0 +1,97 @@
+import pytest
+
+from headrace.errors import Invalid, Missing
+from headrace.index.rule import StalePlan
+from headrace.index.streams import advance_log_start, delete_stream
+from headrace.index.trim import expire_producers, finish_deletion, plan_trim, trim_entries
+from headrace.index.values import PartStatus
+from headrace.metadata.keys import prefix_range
+from headrace.model.ids import StreamId
+from tests.log_kit import EXPIRATION_MS, LogKit, batch
+
+
+async def logged(count: int) -> tuple[LogKit, StreamId]:
+    """Return a folded log with `count` entries of one record each."""
+    log = LogKit()
+    (stream,) = await log.streams(1)
+    await log.writer()
+    for _ in range(count):
+        await log.append(stream)
+    await log.fold()
+    return log, stream
+
+
+async def test_log_start_moves_forward_only_and_raises_the_epoch() -> None:
+    log, stream = await logged(5)
+    moved = await advance_log_start(log.keys, stream, 3, now_ms=0).apply(log.store)
+    assert (moved.log_start, moved.index_epoch) == (3, 1)
+    back = await advance_log_start(log.keys, stream, 1, now_ms=0).apply(log.store)
+    assert (back.log_start, back.index_epoch) == (3, 1)
+    with pytest.raises(Invalid):
+        await advance_log_start(log.keys, stream, 6, now_ms=0).apply(log.store)
+    with pytest.raises(Missing):
+        await advance_log_start(log.keys, StreamId(77), 0, now_ms=0).apply(log.store)
+
+
+async def test_trimming_in_steps_removes_what_lies_below_and_counts_down() -> None:
+    log, stream = await logged(7)
+    await advance_log_start(log.keys, stream, 5, now_ms=0).apply(log.store)
+    for left in (5, 3, 2, 2):
+        entries = await plan_trim(log.store, log.keys, stream, max_entries=2)
+        if entries:
+            await trim_entries(log.keys, stream, entries, now_ms=0).apply(log.store)
+        assert len(await log.index(stream)) == left
+    record = (await log.log())[0]
+    segment = await log.object(record.object_id)
+    assert segment is not None and segment.entry_count == 2
+
+
+async def test_two_trimmers_never_count_down_twice() -> None:
+    log, stream = await logged(3)
+    await advance_log_start(log.keys, stream, 3, now_ms=0).apply(log.store)
+    entries = await plan_trim(log.store, log.keys, stream, max_entries=10)
+    await trim_entries(log.keys, stream, entries, now_ms=0).apply(log.store)
+    with pytest.raises(StalePlan):
+        await trim_entries(log.keys, stream, entries, now_ms=0).apply(log.store)
+
+
+async def test_deleted_stream_goes_last_after_folding_and_trimming() -> None:
+    log, stream = await logged(1)
+    await log.commit((stream, [batch(producer=1, sequence=0)]), (stream, [batch(producer=2, sequence=0)]))
+    await delete_stream(log.keys, stream, now_ms=0).apply(log.store)
+    gone = finish_deletion(log.keys, stream, max_keys=2)
+    assert not await gone.apply(log.store), "a commit record still speaks of it"
+    await log.fold()
+    assert not await gone.apply(log.store), "an entry is left"
+    entries = await plan_trim(log.store, log.keys, stream, max_entries=10)
+    await trim_entries(log.keys, stream, entries, now_ms=0).apply(log.store)
+    assert not await gone.apply(log.store), "one step removes the two producers"
+    assert await gone.apply(log.store)
+    left = await log.store.range(prefix_range(log.keys.streams_prefix, limit=10))
+    assert left == []
+
+
+async def test_deletion_leaves_a_living_stream_alone() -> None:
+    log, stream = await logged(1)
+    assert not await finish_deletion(log.keys, stream, max_keys=10).apply(log.store)
+    assert (await log.head(stream)).high_watermark == 1
+
+
+async def test_silent_producers_expire_in_steps() -> None:
+    log, stream = await logged(0)
+    for producer in range(5):
+        await log.commit((stream, [batch(producer=producer, sequence=0)]))
+    log.now_ms += EXPIRATION_MS
+    await log.commit((stream, [batch(producer=3, sequence=0)]))
+    expired, after = 0, None
+    while True:
+        rule = expire_producers(
+            log.keys, stream, now_ms=log.now_ms, expiration_ms=EXPIRATION_MS, max_keys=2, after=after
+        )
+        step = await rule.apply(log.store)
+        expired, after = expired + step.expired_count, step.next_after
+        if after is None:
+            break
+    assert expired == 4
+    (result,) = await log.commit((stream, [batch(producer=3, sequence=0)]))
+    assert result.status is PartStatus.DUPLICATE
