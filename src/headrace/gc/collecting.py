@@ -11,6 +11,7 @@ Must stay true: bytes are deleted only after a committed transaction condemned t
 takes an entry again (I8). Every step can be repeated, by any process, after any crash.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.errors import Missing
@@ -56,21 +57,22 @@ class Collector:
         self._after: Key | None = None
 
     async def tick(self) -> None:
-        """Look at the next page of objects, then let go of writers that are dead and have nothing open."""
-        dead_writers = await self._dead_writers()
+        """Look at the next page of objects, then let go of writers that are dead."""
+        is_alive = await self._writers()
         page = prefix_range(self._keys.objects_prefix, limit=self._limits.records_per_tick, after=self._after)
         found = await self._metadata.range(page)
         self._after = found[-1].key if len(found) == self._limits.records_per_tick else None
         for item in found:
             object_id = ObjectId(item.key.removeprefix(self._keys.objects_prefix))
-            record = OBJECT_RECORD.decode(item.value, item.key)
-            await self._handle(object_id, record, has_dead_writer=await self._is_dead(record.writer, dead_writers))
-        for writer in dead_writers:
-            await retire_writer(self._keys, writer).apply(self._metadata)
+            await self._handle(object_id, OBJECT_RECORD.decode(item.value, item.key), is_alive)
+        for writer, is_living in is_alive.items():
+            if not is_living:
+                await retire_writer(self._keys, writer).apply(self._metadata)
 
-    async def _handle(self, object_id: ObjectId, record: ObjectRecord, *, has_dead_writer: bool) -> None:
-        if record.state is ObjectState.OPEN and has_dead_writer:
-            await self._seal(object_id)
+    async def _handle(self, object_id: ObjectId, record: ObjectRecord, is_alive: Mapping[WriterId, bool]) -> None:
+        if record.state is ObjectState.OPEN:
+            if not await self._has_living_writer(record, is_alive):
+                await self._seal(object_id)
         elif is_due(record, now_ms=self._clock.now_ms(), ages=self._limits.ages):
             await self._condemn(object_id, record)
         elif record.state is ObjectState.CONDEMNED:
@@ -98,19 +100,20 @@ class Collector:
         self._crash_points.reach(CrashPoint.COLLECT_AFTER_DELETE)
         await forget_object(self._keys, object_id).apply(self._metadata)
 
-    async def _dead_writers(self) -> list[WriterId]:
-        """Return writers whose session has ended. The sessions are read last: a writer registers within one."""
+    async def _writers(self) -> dict[WriterId, bool]:
+        """Return which writers are alive. Sessions are read last: a writer that registers has one already."""
         found = await self._metadata.range(
             prefix_range(self._keys.writers_prefix, limit=self._limits.writers_per_tick)
         )
         living = {session.id for session in await self._metadata.sessions()}
-        return [
-            WriterId(item.key.removeprefix(self._keys.writers_prefix))
+        return {
+            WriterId(item.key.removeprefix(self._keys.writers_prefix)): (
+                WRITER_STATE.decode(item.value, item.key).session in living
+            )
             for item in found
-            if WRITER_STATE.decode(item.value, item.key).session not in living
-        ]
+        }
 
-    async def _is_dead(self, writer: WriterId, dead_writers: list[WriterId]) -> bool:
-        if writer in dead_writers:
-            return True
-        return await self._metadata.get(self._keys.writer(writer)) is None
+    async def _has_living_writer(self, record: ObjectRecord, is_alive: Mapping[WriterId, bool]) -> bool:
+        """A writer that is not among those read was retired, or registered since, or lies beyond the page."""
+        known = is_alive.get(record.writer)
+        return await self._metadata.get(self._keys.writer(record.writer)) is not None if known is None else known

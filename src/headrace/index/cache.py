@@ -64,7 +64,9 @@ class IndexView:
 
     def __init__(self, *, max_folded_entries: int) -> None:
         self.position = 0
+        self.generation = 0
         self._heads: dict[StreamId, StreamHead] = {}
+        self._changed_at: dict[StreamId, int] = {}
         self._tails: defaultdict[StreamId, _Tail] = defaultdict(_Tail)
         self._folded: OrderedDict[StreamId, list[IndexEntry]] = OrderedDict()
         self._folded_count = 0
@@ -73,7 +75,9 @@ class IndexView:
     def reset(self, position: int) -> None:
         """Forget everything and begin at a commit record: what lies before it was folded without us."""
         self.position = position
+        self.generation += 1
         self._heads.clear()
+        self._changed_at.clear()
         self._tails.clear()
         self._folded.clear()
         self._folded_count = 0
@@ -88,23 +92,22 @@ class IndexView:
         for entry in record.entries:
             indexed = record.index_entry(entry)
             self._tails[entry.stream].append(record.seq, indexed)
+            self._changed_at[entry.stream] = record.seq
             head = grown.get(entry.stream) or self._heads.get(entry.stream)
             if head is not None and (entry.stream in grown or head.seq < record.seq):
                 grown[entry.stream] = _grown(head, indexed, record.seq)
         self._heads.update(grown)
         for change in record.changes:
-            self._take_head(change.stream, change.head)
+            self._changed_at[change.stream] = record.seq
+            self.note_head(change.stream, change.head)
 
-    def note_head(self, stream: StreamId, head: StreamHead | None) -> None:
-        """Take a head that was read from the store."""
-        if head is None:
-            self._heads.pop(stream, None)
-        else:
-            self._take_head(stream, head)
+    def note_head(self, stream: StreamId, head: StreamHead) -> None:
+        """Take a head from the store or from a record, unless a newer one is known, or records have overtaken it.
 
-    def _take_head(self, stream: StreamId, head: StreamHead) -> None:
+        A head that was read while a record that changes it was applied would miss that change for ever.
+        """
         known = self._heads.get(stream)
-        if known is not None and known.seq >= head.seq:
+        if head.seq < self._changed_at.get(stream, -1) or (known is not None and known.seq >= head.seq):
             return
         if known is None or known.index_epoch != head.index_epoch:
             self._forget_folded(stream)
@@ -215,16 +218,20 @@ class IndexCache:
     async def fresh_head(self, stream: StreamId) -> StreamHead | None:
         """Return a stream's head as of now, validated against the store; `None` if there is no such stream."""
         await self.refresh()
-        head = self.view.head(stream)
-        if head is None:
+        # Catching up may begin anew and forget heads, when folding has overtaken this cache: then read it again.
+        while self.view.head(stream) is None:
+            generation = self.view.generation
             raw = await self._store.get(self._keys.head(stream))
-            head = None if raw is None else STREAM_HEAD.decode(raw.value, raw.key)
-            self.view.note_head(stream, head)
-            while head is not None and self.view.position <= head.seq:
+            if raw is None:
+                return None
+            head = STREAM_HEAD.decode(raw.value, raw.key)
+            if generation == self.view.generation:
+                self.view.note_head(stream, head)
+            if self.view.position <= head.seq:
                 # The head is newer than the records applied so far: entries it counts on must be known, too.
                 await self.refresh()
-            head = self.view.head(stream)
-        return None if head is None or head.is_deleted else head
+        known = self.view.head(stream)
+        return None if known is None or known.is_deleted else known
 
     async def locate(self, stream: StreamId, offset: int, *, limit: int = ENTRIES_PER_READ) -> list[IndexEntry]:
         """Return consecutive entries from the one that covers `offset` on; none if the stream does not hold it.

@@ -41,7 +41,9 @@ async def plan_fold(store: MetadataStore, keys: DomainKeys, *, max_records: int,
     if limit <= 0:
         return []
     found = await store.range(keys.log_range(domain.folded_to, limit=limit))
-    return [LOG_RECORD.decode(item.value, item.key) for item in found]
+    records = [LOG_RECORD.decode(item.value, item.key) for item in found]
+    # Another process may fold between the two reads and leave only the records that hold a writer's last results.
+    return [record for seq, record in enumerate(records, domain.folded_to) if record.seq == seq]
 
 
 def fold_records(keys: DomainKeys, records: Sequence[LogRecord], *, now_ms: int) -> Rule[int]:

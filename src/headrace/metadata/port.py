@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NewType, Protocol, TypeVar
 
+import msgspec
+
 from headrace.model.ids import SessionId
 
 Key = NewType("Key", str)
@@ -31,9 +33,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
-    """A key's value and the revision that wrote it."""
+class Versioned(msgspec.Struct, frozen=True):
+    """A key's value and the revision that wrote it. A struct, because a commit makes hundreds: it costs a fifth."""
 
     key: Key
     value: bytes

@@ -87,8 +87,8 @@ class Segment(Protocol):
     async def append(self, data: Sequence[Buffer]) -> int:
         """Write the buffers back to back, make them durable, return the first one's byte position.
 
-        Raises `Retryable` before anything was written (disk full), `OutcomeUnknown` afterwards; in both
-        cases the segment takes no further append.
+        Raises `Retryable` where the append certainly did not happen (disk full), `OutcomeUnknown` otherwise; in
+        both cases the segment takes no further append.
         """
         ...
 

@@ -234,8 +234,11 @@ class ObjectPlacement:
     async def tidy(self, *, everything: bool = False) -> None:
         """Delete objects that were written after their staged record had been collected: nobody else knows them."""
         keys = self._staging.keys
-        while self._doubtful:
-            object_id = self._doubtful[-1]
-            if await self._staging.metadata.get(keys.object(object_id)) is None:
-                await self._objects.delete([wal_object_key(keys.domain, object_id)])
-            self._doubtful.remove(object_id)
+        doubtful, self._doubtful = self._doubtful, []
+        try:
+            while doubtful:
+                if await self._staging.metadata.get(keys.object(doubtful[-1])) is None:
+                    await self._objects.delete([wal_object_key(keys.domain, doubtful[-1])])
+                doubtful.pop()
+        finally:
+            self._doubtful += doubtful

@@ -10,6 +10,8 @@ Must stay true:
 - Nothing is acknowledged before bytes and commit are durable (I9).
 - A frame commits, or is recorded as abandoned, before anything behind it commits: no order is broken, and
   a frame whose commit was in doubt is never committed by surprise.
+- When a frame is given up, batches that the same producer had sent behind it are refused with it: a stream that
+  has never seen the producer would else accept the later ones first.
 - Who is told `Retryable` may send again without a double; who is told `OutcomeUnknown` may not assume so.
 """
 
@@ -26,7 +28,7 @@ from headrace.index.writers import abandon_frame, register_writer, retire_writer
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.model.batches import BatchSummary
-from headrace.model.ids import SessionId, StreamId, WriterId
+from headrace.model.ids import ProducerId, SessionId, StreamId, WriterId
 from headrace.objects.port import Buffer
 from headrace.produce.placement import Placed, Placement
 from headrace.runtime.clock import Clock
@@ -47,13 +49,22 @@ class WriterLimits:
     producer_expiration_ms: int
 
 
-@dataclass(frozen=True, slots=True)
 class _Offer:
     """One caller's batches in a frame, and where the answer goes."""
 
-    stream: StreamId
-    batches: Sequence[BatchSummary]
-    answer: "asyncio.Future[PartResult]"
+    __slots__ = ("answer", "batches", "is_doomed", "stream")
+
+    def __init__(self, stream: StreamId, batches: Sequence[BatchSummary]) -> None:
+        self.stream = stream
+        self.batches = batches
+        self.answer: asyncio.Future[PartResult] = asyncio.get_running_loop().create_future()
+        self.is_doomed = False
+
+    @property
+    def producer(self) -> tuple[StreamId, ProducerId] | None:
+        """Whose sequence on which stream the batches continue; `None` for a producer without sequences."""
+        producer_id = self.batches[0].producer_id
+        return None if producer_id < 0 else (self.stream, producer_id)
 
 
 class _OpenFrame:
@@ -75,10 +86,19 @@ class _Frame:
     sealed: SealedFrame
     offers: list[_Offer]
 
+    def wanted(self) -> list[tuple[_Offer, int]]:
+        """Return the offers that may still be committed, each with its first byte in the frame."""
+        placed = zip(self.offers, self.sealed.positions, strict=True)
+        return [(offer, position.start_byte) for offer, position in placed if not offer.is_doomed]
+
     @property
     def held_bytes(self) -> int:
         """What its callers' buffers count against the writer's budget."""
         return sum(position.size_bytes for position in self.sealed.positions)
+
+
+def _doomed() -> Retryable:
+    return Retryable("an earlier batch of this producer could not be stored: send both again, in order")
 
 
 class LogWriter:
@@ -108,8 +128,10 @@ class LogWriter:
         self._full: deque[_OpenFrame] = deque()
         self._held_bytes = 0
         self._next_frame = 0
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[asyncio.Task[None], _Frame] = {}
         self._predecessor: asyncio.Task[None] | None = None
+        self._arriving: dict[_Offer, None] = {}
+        self._admission = asyncio.Lock()
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
         self._flusher: asyncio.Task[None] | None = None
@@ -128,23 +150,35 @@ class LogWriter:
         `data` must stay as it is until then. Raises `Retryable` (nothing was written), `OutcomeUnknown`,
         or `Fenced` (this writer is done for; another broker can take the request).
         """
-        size_bytes = len(data)
-        while self._held_bytes > 0 and self._held_bytes + size_bytes > self._limits.buffer_max_bytes:
-            self._room.clear()
-            await self._room.wait()
+        offer = _Offer(stream, batches)
+        self._arriving[offer] = None
+        try:
+            # First come, first served: a small batch must not pass a large one that waits for room.
+            async with self._admission:
+                while self._held_bytes > 0 and self._held_bytes + len(data) > self._limits.buffer_max_bytes:
+                    self._room.clear()
+                    await self._room.wait()
+                self._take(offer, data)
+        finally:
+            del self._arriving[offer]
+        return await offer.answer
+
+    def _take(self, offer: _Offer, data: Buffer) -> None:
+        """Put batches into the open frame, or into a new one if that one is full."""
         if self._fence is not None:
             raise self._fence
         if self._is_closing:
             raise Retryable("this writer is closing: send the request to another broker")
-        offer = _Offer(stream, batches, asyncio.get_running_loop().create_future())
+        if offer.is_doomed:
+            raise _doomed()
+        size_bytes = len(data)
         self._held_bytes += size_bytes
         if self._open.offers and self._open.builder.size_bytes + size_bytes > self._limits.frame_max_bytes:
             self._full.append(self._open)
             self._open = _OpenFrame()
-        self._open.builder.add(stream, data, batches)
+        self._open.builder.add(offer.stream, data, offer.batches)
         self._open.offers.append(offer)
         self._wakeup.set()
-        return await offer.answer
 
     async def drain(self) -> None:
         """Take no more, and wait until everything taken so far has its answer."""
@@ -208,8 +242,8 @@ class LogWriter:
     def _launch(self, frame: _Frame) -> None:
         task = asyncio.create_task(self._carry(frame, self._predecessor))
         self._predecessor = task
-        self._in_flight.add(task)
-        task.add_done_callback(self._in_flight.discard)
+        self._in_flight[task] = frame
+        task.add_done_callback(self._in_flight.pop)
 
     async def _carry(self, frame: _Frame, predecessor: "asyncio.Task[None] | None") -> None:
         """Bring one frame to its fate and tell its callers."""
@@ -239,7 +273,6 @@ class LogWriter:
             return self._fence
         settlement = _Settlement(self, frame)
         if placed is None:
-            assert failure is not None
             # The bytes may or may not lie there, but no entry will ever name them: nothing was written.
             return await settlement.give_up(Retryable(f"frame {frame.number} could not be stored: {failure}"))
         outcome = await settlement.commit(placed)
@@ -259,15 +292,25 @@ class LogWriter:
         if isinstance(outcome, LogRecord):
             if self._cache is not None and self._cache.view.position == outcome.seq:
                 self._cache.view.apply(outcome)
-            for offer, result in zip(frame.offers, outcome.results, strict=True):
+            for (offer, _), result in zip(frame.wanted(), outcome.results, strict=True):
                 if not offer.answer.done():
                     offer.answer.set_result(result)
-            return
-        if isinstance(outcome, Fenced):
-            self._fence = outcome
+            outcome = _doomed()
+        else:
+            self._doom_followers(frame)
+            if isinstance(outcome, Fenced):
+                self._fence = outcome
         for offer in frame.offers:
             if not offer.answer.done():
                 offer.answer.set_exception(outcome)
+
+    def _doom_followers(self, failed: _Frame) -> None:
+        """Refuse what the producers of a failed frame have sent behind it: they sent it before they could know."""
+        producers = {offer.producer for offer in failed.offers} - {None}
+        frames: list[_Frame | _OpenFrame] = [*self._in_flight.values(), *self._full, self._open]
+        for offer in [*self._arriving, *(offer for frame in frames for offer in frame.offers)]:
+            if offer.producer in producers:
+                offer.is_doomed = True
 
 
 class _Settlement:
@@ -285,7 +328,10 @@ class _Settlement:
 
     async def commit(self, placed: Placed) -> LogRecord | HeadraceError:
         """Commit the frame, trying again a few times, else give it up; return its record or why there is none."""
-        rule = commit_frame(self._keys, self._commit_of(placed))
+        commit = self._commit_of(placed)
+        if not commit.parts:
+            return await self.give_up(_doomed())
+        rule = commit_frame(self._keys, commit)
         for _ in range(self._limits.commit_attempts):
             try:
                 outcome = await rule.apply(self._metadata)
@@ -323,8 +369,8 @@ class _Settlement:
     def _commit_of(self, placed: Placed) -> FrameCommit:
         frame = self._frame
         parts = [
-            AppendPart(offer.stream, placed.start_byte + position.start_byte, offer.batches)
-            for offer, position in zip(frame.offers, frame.sealed.positions, strict=True)
+            AppendPart(offer.stream, placed.start_byte + start_byte, offer.batches)
+            for offer, start_byte in frame.wanted()
         ]
         return FrameCommit(
             writer=self._writer,

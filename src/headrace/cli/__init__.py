@@ -1,0 +1,1 @@
+"""The command line: `headrace serve`, `headrace settings`, `headrace version`."""

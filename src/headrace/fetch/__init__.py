@@ -1,0 +1,1 @@
+"""The way out: from offsets to index entries to bytes."""

@@ -1,0 +1,76 @@
+"""Watches across hosts: LISTEN on a connection of its own.
+
+Must stay true: whatever may have been missed while the connection was down is made good by a signal that says
+so, sent after LISTEN has taken effect.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+
+from headrace.metadata.postgres.failures import ERRORS
+from headrace.metadata.watching import WatchHub
+from headrace.runtime.clock import Clock
+
+MIN_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+PROBE_S = 10.0
+"""How often to ask an idle connection whether it is still there: a peer that vanished does not say so."""
+
+Connect = Callable[[], Awaitable["asyncpg.Connection[asyncpg.Record]"]]
+
+
+class Listener:
+    """Keeps one listening connection open while somebody watches, and tells the hub what it hears."""
+
+    def __init__(self, channel: str, *, connect: Connect, hub: WatchHub, clock: Clock) -> None:
+        self._channel = channel
+        self._connect = connect
+        self._hub = hub
+        self._clock = clock
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Listen until `close`."""
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._listen_for_ever())
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
+    async def _listen_for_ever(self) -> None:
+        backoff_s = MIN_BACKOFF_S
+        while True:
+            try:
+                connection = await self._connect()
+            except ERRORS:
+                await self._clock.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+                continue
+            backoff_s = MIN_BACKOFF_S
+            try:
+                await self._listen(connection)
+            finally:
+                connection.terminate()
+
+    async def _listen(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        with contextlib.suppress(*ERRORS):
+            await connection.add_listener(self._channel, self._hear)
+            self._hub.signal_lost()
+            while not lost.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PROBE_S):
+                        await lost.wait()
+                await connection.execute("SELECT")
+
+    def _hear(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        unit, _, revision = str(payload).rpartition(" ")
+        self._hub.signal([unit], int(revision))

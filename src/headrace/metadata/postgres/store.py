@@ -1,0 +1,353 @@
+"""The metadata store on PostgreSQL.
+
+1. Begin, and take the advisory lock of each unit, in one order for everybody: so nobody waits in a circle.
+2. Read. The statement's snapshot is taken after the locks, so it sees what their last holders wrote.
+3. Decide, write, notify, commit.
+
+Row locks would not do: they do not lock rows that are absent, nor ranges. A transaction in a session holds the
+lock of the session's unit in shared mode, so that the session cannot end beside it.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from headrace.errors import OutcomeUnknown, Retryable, Unsupported, Unusable
+from headrace.metadata import keys
+from headrace.metadata.checking import changed_units, check_decision, check_range, check_reads
+from headrace.metadata.port import (
+    Committed,
+    Decision,
+    Key,
+    Range,
+    Reads,
+    Seen,
+    SessionState,
+    Unit,
+    Versioned,
+    Watch,
+)
+from headrace.metadata.postgres.connections import PostgresLimits, connect_arguments, open_pool, split_url
+from headrace.metadata.postgres.failures import CONNECTION_ERRORS, ERRORS, translated
+from headrace.metadata.postgres.listening import Listener
+from headrace.metadata.postgres.statements import SCHEMA_VERSION, Statements
+from headrace.metadata.session_records import encode_session, ended, new_session_id, session_state
+from headrace.metadata.watching import WatchHub
+from headrace.model.ids import SessionId
+from headrace.runtime.clock import Clock
+from headrace.runtime.crash_points import CrashPoint, CrashPoints
+from headrace.runtime.rng import Rng
+
+MAX_END_TRIES = 10
+MAX_SESSIONS = 2**31 - 1
+
+T = TypeVar("T")
+Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+
+
+class PostgresMetadata:
+    """The engine for many hosts; see `port.MetadataStore`. `open` makes one."""
+
+    def __init__(
+        self,
+        pool: "asyncpg.Pool[asyncpg.Record]",
+        statements: Statements,
+        listener: Listener,
+        *,
+        hub: WatchHub,
+        rng: Rng,
+        crash_points: CrashPoints,
+        limits: PostgresLimits,
+    ) -> None:
+        self._pool = pool
+        self._sql = statements
+        self._listener = listener
+        self._hub = hub
+        self._rng = rng
+        self._crash_points = crash_points
+        self._acquire_timeout_s = limits.connect_timeout_s
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock,
+        rng: Rng,
+        crash_points: CrashPoints,
+        limits: PostgresLimits | None = None,
+    ) -> "PostgresMetadata":
+        """Connect, and create the schema if it is missing. Raises `Retryable` while the server cannot be reached."""
+        limits = limits or PostgresLimits()
+        dsn, schema = split_url(url)
+        statements = Statements(schema)
+        with translated():
+            pool = await open_pool(dsn, limits)
+        hub = WatchHub()
+        listener = Listener(
+            schema, connect=lambda: asyncpg.connect(**connect_arguments(dsn, limits)), hub=hub, clock=clock
+        )
+        try:
+            await _create_schema(pool, statements)
+        except BaseException:
+            pool.terminate()
+            raise
+        return cls(pool, statements, listener, hub=hub, rng=rng, crash_points=crash_points, limits=limits)
+
+    async def get(self, key: Key) -> Versioned | None:
+        found = await self._fetch(self._sql.read_one, keys.check(key))
+        return Versioned(*found[0]) if found else None
+
+    async def range(self, range_: Range) -> list[Versioned]:
+        check_range(range_)
+        return await self._read_range(range_)
+
+    async def transact(
+        self,
+        units: Sequence[Unit],
+        reads: Reads,
+        decide: Callable[[Seen], Decision[T]],
+        *,
+        session: SessionId | None = None,
+    ) -> Committed[T]:
+        check_reads(units, reads)
+
+        async def body(connection: Connection) -> Committed[T]:
+            decision = decide(await self._see(connection, reads, session))
+            check_decision(units, decision, has_session=session is not None)
+            changed = changed_units(units, decision)
+            if not changed:
+                return Committed(decision.result, 0)
+            return Committed(decision.result, await self._write(connection, decision, changed, session))
+
+        shared = () if session is None else (keys.unit_of(keys.session(session)),)
+        return await self._transact(units, shared, body)
+
+    def watch(self, prefix: str) -> Watch:
+        watch = self._hub.watch(prefix)
+        if not self._is_closed:
+            self._listener.start()
+        return watch
+
+    async def open_session(self, *, timeout_ms: int) -> SessionId:
+        value = encode_session(timeout_ms)
+        session = new_session_id(self._rng)
+        await self._put_session(session, lambda _: value)
+        return session
+
+    async def renew_session(self, session: SessionId) -> None:
+        def same(row: Versioned | None) -> bytes:
+            if row is None:
+                raise ended(session)
+            return row.value
+
+        await self._put_session(session, same)
+
+    async def end_session(self, session: SessionId) -> None:
+        await self._end_session(session, None)
+
+    async def sessions(self) -> list[SessionState]:
+        everyone = keys.prefix_range(keys.SESSIONS, limit=MAX_SESSIONS)
+        return [session_state(row) for row in await self._read_range(everyone)]
+
+    async def expire_session(self, seen: SessionState) -> bool:
+        return await self._end_session(seen.id, seen.version)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._hub.close()
+        await self._listener.close()
+        try:
+            await self._pool.close()
+        except ERRORS:
+            self._pool.terminate()
+
+    async def _transact(
+        self, units: Sequence[Unit], shared: Sequence[Unit], body: Callable[[Connection], Awaitable[T]]
+    ) -> T:
+        self._check_open()
+        script = self._sql.begin(
+            {self._sql.lock_id(unit) for unit in units}, {self._sql.lock_id(unit) for unit in shared}
+        )
+        connection = await self._acquire()
+        try:
+            with translated():
+                await connection.execute(script)
+            result = await body(connection)
+            await self._commit(connection)
+        except Exception as error:
+            await _roll_back(connection, error)
+            raise
+        except BaseException:
+            connection.terminate()  # Cancelled: the server rolls back what a closed connection leaves behind.
+            raise
+        finally:
+            await self._release(connection)
+        return result
+
+    async def _commit(self, connection: Connection) -> None:
+        self._crash_points.reach(CrashPoint.METADATA_BEFORE_COMMIT)
+        with translated(is_commit=True):
+            status = await connection.execute("COMMIT")
+        if status != "COMMIT":
+            raise Retryable(f"PostgreSQL rolled back where we asked it to commit: {status}")
+
+    async def _see(self, connection: Connection, reads: Reads, session: SessionId | None) -> Seen:
+        session_key = None if session is None else keys.session(session)
+        wanted = list(reads.keys) if session_key is None else [*reads.keys, session_key]
+        with translated():
+            if reads.ranges:
+                found = await connection.fetch(self._sql.read_all, wanted, *_range_arguments(reads.ranges))
+            elif wanted:
+                found = await connection.fetch(self._sql.read_keys, wanted)
+            else:
+                found = []
+        values: dict[Key, Versioned] = {}
+        numbered: dict[int, list[Versioned]] = {}
+        for number, key, value, version in found:
+            row = Versioned(key, value, version)
+            if number == 0:
+                values[key] = row
+            else:
+                numbered.setdefault(number, []).append(row)
+        if session is not None and session_key is not None:
+            if session_key not in values:
+                raise ended(session)
+            if session_key not in reads.keys:
+                del values[session_key]
+        return Seen(values, [_in_order(numbered.get(number, []), number) for number in _numbers(reads.ranges)])
+
+    async def _write(
+        self, connection: Connection, decision: Decision[Any], changed: Sequence[Unit], session: SessionId | None
+    ) -> int:
+        puts, ephemerals = decision.puts, decision.ephemerals
+        with translated():
+            return int(
+                await connection.fetchval(
+                    self._sql.write,
+                    list(puts),
+                    list(puts.values()),
+                    list(ephemerals),
+                    list(ephemerals.values()),
+                    session,
+                    list(decision.deletes),
+                    list(changed),
+                )
+            )
+
+    async def _put_session(self, session: SessionId, value_after: Callable[[Versioned | None], bytes]) -> None:
+        key = keys.session(session)
+        unit = keys.unit_of(key)
+
+        async def body(connection: Connection) -> None:
+            seen = await self._see(connection, Reads(keys=[key]), None)
+            decision = Decision(result=None, puts={key: value_after(seen.values.get(key))})
+            await self._write(connection, decision, [unit], None)
+
+        await self._transact([unit], (), body)
+
+    async def _end_session(self, session: SessionId, version: int | None) -> bool:
+        """End a session, if it still has the version that was seen; say whether it ended now."""
+        key = keys.session(session)
+
+        for _ in range(MAX_END_TRIES):
+            owned = [found for (found,) in await self._fetch(self._sql.read_session_keys, session)]
+            units = sorted({keys.unit_of(found) for found in (key, *owned)})
+            body = partial(self._end_locked, session, version, units)
+            has_ended = await self._transact(units, (), body)
+            if has_ended is not None:
+                return has_ended
+        raise Retryable(f"session {session} got ephemeral keys faster than it could be ended: try again")
+
+    async def _end_locked(
+        self, session: SessionId, version: int | None, units: Sequence[Unit], connection: Connection
+    ) -> bool | None:
+        """Return `None` if the session got keys in other units before its own unit was locked."""
+        key = keys.session(session)
+        row = (await self._see(connection, Reads(keys=[key]), None)).values.get(key)
+        if row is None or version not in (None, row.version):
+            return False
+        with translated():
+            owned = [found for (found,) in await connection.fetch(self._sql.read_session_keys, session)]
+        if not {keys.unit_of(found) for found in owned} <= set(units):
+            return None
+        await self._write(connection, Decision(result=None, deletes=[key, *owned]), units, None)
+        return True
+
+    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
+        self._check_open()
+        connection = await self._acquire()
+        try:
+            with translated():
+                return await connection.fetch(statement, *arguments)
+        finally:
+            await self._release(connection)
+
+    async def _read_range(self, range_: Range) -> list[Versioned]:
+        statement = self._sql.read_reverse if range_.reverse else self._sql.read_range
+        return [Versioned(*row) for row in await self._fetch(statement, range_.start, range_.end, range_.limit)]
+
+    async def _acquire(self) -> Connection:
+        with translated():
+            return await self._pool.acquire(timeout=self._acquire_timeout_s)
+
+    async def _release(self, connection: Connection) -> None:
+        # A connection that broke is replaced by the pool; whoever used it has been told already.
+        with contextlib.suppress(*ERRORS):
+            await self._pool.release(connection)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Unusable("this metadata store is closed: open it again")
+
+
+async def _create_schema(pool: "asyncpg.Pool[asyncpg.Record]", statements: Statements) -> None:
+    with translated():
+        await pool.execute(statements.create())
+        version = await pool.fetchval(f"SELECT max(version) FROM {statements.schema}.about")
+    if version > SCHEMA_VERSION:
+        raise Unsupported(
+            f"schema {statements.schema} has version {version}, this release knows up to {SCHEMA_VERSION}: upgrade it"
+        )
+
+
+async def _roll_back(connection: Connection, error: Exception) -> None:
+    """Make a connection fit for the next transaction, or close it: the server then rolls back by itself."""
+    if isinstance(error, OutcomeUnknown) or isinstance(error.__cause__, CONNECTION_ERRORS):
+        connection.terminate()
+        return
+    try:
+        await connection.execute("ROLLBACK")
+    except ERRORS:
+        connection.terminate()
+
+
+def _range_arguments(ranges: Sequence[Range]) -> list[list[Any]]:
+    forward = [range_ for range_ in ranges if not range_.reverse]
+    reverse = [range_ for range_ in ranges if range_.reverse]
+    return [
+        column
+        for group in (forward, reverse)
+        for column in ([one.start for one in group], [one.end for one in group], [one.limit for one in group])
+    ]
+
+
+def _numbers(ranges: Sequence[Range]) -> list[int]:
+    """Return the number that the rows of each range carry: see `statements.read_all`."""
+    counts = {False: 0, True: 0}
+    numbers = []
+    for range_ in ranges:
+        counts[range_.reverse] += 1
+        numbers.append(-counts[True] if range_.reverse else counts[False])
+    return numbers
+
+
+def _in_order(rows: list[Versioned], number: int) -> list[Versioned]:
+    # UNION ALL promises no order, even if it keeps one; sorting what is sorted costs next to nothing.
+    return sorted(rows, key=lambda row: row.key, reverse=number < 0)

@@ -1,0 +1,1 @@
+"""The embedded metadata engine: SQLite through `apsw`, shared by the processes of one host."""

@@ -1,0 +1,178 @@
+"""The one connection that writes: a group of jobs, one SQLite transaction, one fsync.
+
+1. `BEGIN IMMEDIATE`: from here on no other process writes.
+2. Each job in turn reads, decides and then writes. A job that raises has not written yet, so it leaves nothing.
+3. COMMIT. Only now does anybody get an answer, because later jobs have seen what earlier ones wrote.
+
+Must stay true: the answers of a group stand or fall together with its COMMIT. After a COMMIT whose outcome
+is unknown this process never uses the file again: fsync is not retried and believed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from headrace.errors import HeadraceError, OutcomeUnknown, Unusable
+from headrace.metadata import keys
+from headrace.metadata.port import Key, Range, Unit, Versioned
+from headrace.metadata.sqlite import rows
+from headrace.metadata.sqlite.failures import translate, translate_commit
+from headrace.model.ids import SessionId
+from headrace.runtime.crash_points import CrashPoint, CrashPoints
+
+
+class WriteTransaction:
+    """What a job may do. Reads see what earlier jobs of the same group have written."""
+
+    def __init__(self, connection: apsw.Connection, revision: int) -> None:
+        self._connection = connection
+        self.revision = revision
+        self.changed: dict[str, int] = {}
+
+    def read_keys(self, wanted: Sequence[Key]) -> dict[Key, Versioned]:
+        return rows.read_keys(self._connection, wanted)
+
+    def read_range(self, range_: Range) -> list[Versioned]:
+        return rows.read_range(self._connection, range_)
+
+    def read_session_keys(self, session: SessionId) -> list[Key]:
+        return rows.read_session_keys(self._connection, session)
+
+    def write(
+        self,
+        units: Sequence[Unit],
+        *,
+        puts: Mapping[Key, bytes] | None = None,
+        ephemerals: Mapping[Key, bytes] | None = None,
+        session: SessionId | None = None,
+        deletes: Sequence[Key] = (),
+    ) -> int:
+        """Write, as the last thing a job does, and return the revision."""
+        self.revision += 1
+        rows.delete(self._connection, deletes)
+        if puts:
+            rows.put(self._connection, puts, self.revision, None)
+        if ephemerals:
+            rows.put(self._connection, ephemerals, self.revision, session)
+        for unit in units:
+            # One row for all sessions: they come and go, and nobody would ever delete theirs.
+            self.changed[keys.SESSIONS if unit.startswith(keys.SESSIONS) else unit] = self.revision
+        return self.revision
+
+
+Job = Callable[[WriteTransaction], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A job's answer when it raised, or when its group did."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOutcome:
+    """An answer per job, in order; and all units that changed since the last group, by other processes too."""
+
+    answers: Sequence[object | Failed]
+    changed: Sequence[tuple[str, int]] = ()
+    last_revision: int = 0
+    wal_pages: int = 0
+
+
+class GroupWriter:
+    """Runs groups of jobs on one connection, one group at a time, on one thread."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: str,
+        *,
+        crash_points: CrashPoints,
+        on_committed: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._path = path
+        self._crash_points = crash_points
+        self._on_committed = on_committed
+        self._known_revision = rows.last_revision(connection)
+        self._wal_pages = 0
+        self.unusable_because: str | None = None
+        connection.set_wal_hook(self._note_wal_pages)
+
+    @property
+    def known_revision(self) -> int:
+        """The revision up to which every change was part of a `GroupOutcome`, or older than this writer."""
+        return self._known_revision
+
+    def run(self, jobs: Sequence[Job]) -> GroupOutcome:
+        """Run jobs in one transaction. Raises nothing: an error of the group is the answer of each job."""
+        try:
+            return self._run(jobs)
+        except HeadraceError as error:
+            if isinstance(error, OutcomeUnknown):
+                self.unusable_because = str(error)
+            self._roll_back()
+            return GroupOutcome(answers=[Failed(error)] * len(jobs))
+        except BaseException as error:
+            self._roll_back()
+            return GroupOutcome(answers=[Failed(error)] * len(jobs))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _run(self, jobs: Sequence[Job]) -> GroupOutcome:
+        if self.unusable_because is not None:
+            raise Unusable(f"{self._path} is not to be trusted: {self.unusable_because}; stop, look at the disk")
+        try:
+            transaction, foreign = self._begin()
+            answers = [self._answer(job, transaction) for job in jobs]
+            if transaction.changed:
+                rows.put_units(self._connection, transaction.changed.items())
+        except apsw.Error as error:
+            raise translate(error, self._path) from error
+        self._commit(bool(transaction.changed))
+        self._known_revision = transaction.revision
+        return GroupOutcome(
+            answers=answers,
+            changed=[*foreign, *transaction.changed.items()],
+            last_revision=transaction.revision,
+            wal_pages=self._wal_pages,
+        )
+
+    def _begin(self) -> tuple[WriteTransaction, list[tuple[str, int]]]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        revision = rows.last_revision(self._connection)
+        is_ours = revision == self._known_revision
+        foreign = [] if is_ours else rows.changed_since(self._connection, self._known_revision)
+        return WriteTransaction(self._connection, revision), foreign
+
+    def _answer(self, job: Job, transaction: WriteTransaction) -> object | Failed:
+        try:
+            return job(transaction)
+        except apsw.Error:
+            raise
+        except Exception as error:
+            return Failed(error)
+
+    def _commit(self, has_written: bool) -> None:
+        if has_written:
+            self._crash_points.reach(CrashPoint.METADATA_BEFORE_COMMIT)
+        try:
+            self._connection.execute("COMMIT")
+        except apsw.Error as error:
+            raise translate_commit(error, self._path) from error
+        if has_written:
+            self._on_committed()
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            self.unusable_because = f"a transaction could not be rolled back: {error!r}"
+
+    def _note_wal_pages(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK

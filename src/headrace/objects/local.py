@@ -1,0 +1,156 @@
+"""Objects as files on local disk, durable when a write returns.
+
+`publishing.py` says how an object is written, `reading.py` how it is read, `segments.py` how one is appended to;
+here the event loop meets them. A crash between any two steps leaves at most a temporary file, which the next
+store that is opened here removes (`temporary.py`). Deleting leaves empty directories behind: removing one would
+race with a writer that has just been told that it is durable.
+"""
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from headrace.errors import Invalid
+from headrace.model.ids import ObjectKey
+from headrace.objects import reading
+from headrace.objects.disk import Disk, refusal
+from headrace.objects.port import Buffer, ByteRange, ObjectInfo
+from headrace.objects.publishing import Publisher
+from headrace.objects.segments import LocalSegments
+from headrace.objects.temporary import DIRECTORY as TEMPORARY_DIRECTORY
+from headrace.objects.walk import Level, walk
+from headrace.runtime.crash_points import CrashPoints, NoCrashes
+from headrace.runtime.executor import Executor
+
+
+class LocalObjects:
+    """An object store below one directory, shared by any number of processes of one host."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        executor: Executor,
+        crash_points: CrashPoints | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Open the store and remove what dead processes left half-written. Blocks for some milliseconds."""
+        self._root = root.absolute()
+        self._executor = executor
+        self._publisher = Publisher(self._root, disk=disk or Disk(), crash_points=crash_points or NoCrashes())
+        self._segments = LocalSegments(self._publisher, executor)
+
+    @property
+    def segments(self) -> LocalSegments:
+        return self._segments
+
+    async def put(self, key: ObjectKey, data: Sequence[Buffer]) -> None:
+        await self._executor.run(partial(self._publisher.write, key, data, exclusive=False))
+
+    async def put_if_absent(self, key: ObjectKey, data: Sequence[Buffer]) -> None:
+        await self._executor.run(partial(self._publisher.write, key, data, exclusive=True))
+
+    async def get(self, key: ObjectKey) -> Buffer:
+        return await self._executor.run(partial(reading.read_whole, self._root, key))
+
+    async def get_ranges(self, key: ObjectKey, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        return await self._executor.run(partial(reading.read_ranges, self._root, key, ranges))
+
+    async def head(self, key: ObjectKey) -> ObjectInfo:
+        return await self._executor.run(partial(reading.stat_object, self._root, key))
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        return walk(self._read_level, prefix, start_after)
+
+    async def delete(self, keys: Iterable[ObjectKey]) -> None:
+        await self._executor.run(partial(_delete, self._publisher, [*keys]))
+
+    async def upload(self, key: ObjectKey) -> "LocalUpload":
+        return await self._executor.run(partial(LocalUpload, key, self._publisher, self._executor))
+
+    async def close(self) -> None:
+        """Close what is open. Segments stay as they are: whoever wants them sealed seals them first."""
+        await self._segments.release()
+        self._publisher.close()
+
+    async def _read_level(self, directory: str) -> Level:
+        level = await self._executor.run(partial(reading.read_level, self._root, directory))
+        if directory:
+            return level
+        hidden = TEMPORARY_DIRECTORY + "/"
+        return Level(directories=[d for d in level.directories if d != hidden], objects=level.objects)
+
+
+class LocalUpload:
+    """A temporary file that grows until it is published. Bytes go to the disk as they come."""
+
+    def __init__(self, key: ObjectKey, publisher: Publisher, executor: Executor) -> None:
+        publisher.trust.require()
+        self._key = key
+        self._publisher = publisher
+        self._executor = executor
+        self._final = publisher.make_way(key)
+        self._temporary, self._fd = publisher.create_temporary(key)
+        self._size_bytes = 0
+        self._open = True
+        # A cancelled caller leaves its thread at work: whoever closes the file waits for that thread.
+        self._lock = threading.Lock()
+
+    async def write(self, data: Buffer) -> None:
+        await self._executor.run(partial(self._write, data))
+
+    async def complete(self) -> None:
+        await self._executor.run(self._complete)
+
+    async def abort(self) -> None:
+        await self._executor.run(self._abort)
+
+    def _write(self, data: Buffer) -> None:
+        with self._lock:
+            self._require_open()
+            try:
+                self._publisher.disk.write(self._fd, [data], self._size_bytes)
+            except OSError as error:
+                self._end()
+                self._publisher.discard(self._temporary)
+                raise refusal(error, self._key) from error
+            self._size_bytes += memoryview(data).nbytes
+
+    def _complete(self) -> None:
+        with self._lock:
+            self._require_open()
+            self._publisher.trust.require()
+            try:
+                with self._publisher.refusing(self._key, self._temporary):
+                    self._publisher.disk.sync(self._fd)
+            finally:
+                self._end()
+            self._publisher.publish(self._key, self._temporary, self._final, exclusive=False)
+
+    def _abort(self) -> None:
+        with self._lock:
+            if self._open:
+                self._end()
+                self._publisher.discard(self._temporary)
+
+    def _end(self) -> None:
+        self._open = False
+        self._publisher.disk.close(self._fd)
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise Invalid(f"the upload of {self._key} is over: begin another")
+
+
+def _delete(publisher: Publisher, keys: Sequence[ObjectKey]) -> None:
+    publisher.trust.require()
+    touched: set[Path] = set()
+    for key in keys:
+        path = publisher.path(key)
+        with publisher.refusing(key), contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            publisher.disk.unlink(path)
+            touched.add(path.parent)
+    for directory in sorted(touched):
+        publisher.sync_directory(directory)

@@ -1,0 +1,213 @@
+"""Background services: what runs beside the requests, and how all of it starts, drains and stops.
+
+A `Ticker` does one thing again and again. What its tick may raise, and what happens then:
+- a `HeadraceError`: logged and counted; the next tick tries anew.
+- `Fenced` or `Unusable`: somebody else acts now, or the store cannot be trusted. A tick that can answer for
+  being fenced catches it itself; from one that cannot, the service ends, and `wait` raises.
+- anything else is a mistake of ours: the service ends, loudly, and `wait` raises. So does a cancellation that
+  nobody here asked for, because a service that is gone without a word is worse than one that has failed.
+
+Must stay true: services start in order and stop in reverse, so that nothing outlives what it stands on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from headrace.errors import Fenced, HeadraceError, Unusable
+from headrace.runtime.clock import Clock
+from headrace.runtime.logs import Log
+from headrace.runtime.metrics import Label, Metrics, one_of
+from headrace.runtime.rng import Rng
+
+JITTER = 0.1
+"""Each pause is longer or shorter by up to this share, so that many brokers do not act in step."""
+
+OUTCOMES = ("ok", "failed", "ended")
+
+
+class Service(Protocol):
+    """Something that runs in the background."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def start(self) -> None:
+        """Begin. When this raises, nothing is left running."""
+        ...
+
+    async def drain(self) -> None:
+        """Begin no new work and return when the work under way is done."""
+        ...
+
+    async def stop(self) -> None:
+        """End, breaking off what is under way. Safe after a failure, and more than once."""
+        ...
+
+    async def wait(self) -> None:
+        """Return when the service was drained or stopped; raise why, if it ended by itself."""
+        ...
+
+
+class TickMetrics:
+    """What is counted of all tickers of one process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.ticks = metrics.counters(
+            "service_ticks", "Ticks of background services.", Label("service"), one_of("outcome", OUTCOMES)
+        )
+
+
+class Ticker:
+    """Calls `tick`, waits for its end, pauses for the interval, and so on.
+
+    The first pause is a random part of the interval: brokers that start together spread out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tick: Callable[[], Awaitable[object]],
+        *,
+        interval_ms: int,
+        clock: Clock,
+        rng: Rng,
+        log: Log,
+        metrics: TickMetrics,
+    ) -> None:
+        self.name = name
+        self._tick = tick
+        self._interval_seconds = interval_ms / 1000
+        self._clock = clock
+        self._rng = rng
+        self._log = log.bind(service=name)
+        self._ticks = {outcome: metrics.ticks.of(name, outcome) for outcome in OUTCOMES}
+        self._task: asyncio.Task[None] | None = None
+        self._is_ticking = False
+        self._is_ending = False
+        self._failure: BaseException | None = None
+
+    async def start(self) -> None:
+        """Begin ticking."""
+        assert self._task is None, f"{self.name} was started twice"
+        self._task = asyncio.create_task(self._run(), name=f"headrace-{self.name}")
+        self._task.add_done_callback(self._note_end)
+
+    async def drain(self) -> None:
+        """Let a tick under way end, and begin no other."""
+        self._is_ending = True
+        if not self._is_ticking:
+            await self.stop()
+        elif self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def stop(self) -> None:
+        """Break off the tick under way, if there is one."""
+        self._is_ending = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def wait(self) -> None:
+        """Return when the ticker was drained or stopped; raise why, if it ended by itself."""
+        assert self._task is not None, f"{self.name} was not started"
+        await asyncio.wait({self._task})
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self) -> None:
+        pause = self._rng.uniform(0, self._interval_seconds)
+        while not self._is_ending:
+            await self._clock.sleep(pause)
+            self._is_ticking = True
+            await self._tick_once()
+            self._is_ticking = False
+            pause = self._interval_seconds * self._rng.uniform(1 - JITTER, 1 + JITTER)
+
+    async def _tick_once(self) -> None:
+        try:
+            await self._tick()
+        except (Fenced, Unusable):
+            raise
+        except HeadraceError as error:
+            self._ticks["failed"].inc()
+            self._log.warning("a tick failed and will be tried again", error=error)
+        else:
+            self._ticks["ok"].inc()
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            if self._is_ending:
+                return
+            self._failure = Unusable(f"service {self.name} was cancelled, and not by its stop: restart the process")
+        else:
+            self._failure = task.exception()
+        if self._failure is not None:
+            self._ticks["ended"].inc()
+            self._log.error("a service has ended", exc_info=self._failure)
+
+
+class Services:
+    """A group that lives and dies together."""
+
+    def __init__(self, services: Sequence[Service], *, clock: Clock, log: Log) -> None:
+        self._services = services
+        self._clock = clock
+        self._log = log
+        self._started: list[Service] = []
+
+    async def start(self) -> None:
+        """Start all in order; if one cannot start, stop those before it and raise what it raised."""
+        try:
+            for service in self._services:
+                await service.start()
+                self._started.append(service)
+        except BaseException:
+            await self.stop(drain_ms=0)
+            raise
+
+    async def wait(self) -> None:
+        """Wait until one fails, and raise why; return when all have ended in good order."""
+        waiters = [asyncio.ensure_future(service.wait()) for service in self._started]
+        try:
+            await asyncio.gather(*waiters)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+
+    async def stop(self, *, drain_ms: int) -> None:
+        """Drain and stop each, the last one started first; after `drain_ms` in all, stop what has not drained.
+
+        One that fails to drain or stop does not keep the others from it; the first failure is raised at the end.
+        """
+        deadline = self._clock.monotonic() + drain_ms / 1000
+        failures: list[Exception] = []
+        while self._started:
+            service = self._started[-1]
+            for step in (partial(self._drain, service, deadline), service.stop):
+                try:
+                    await step()
+                except Exception as error:  # Whatever it is, the next service must still be stopped.
+                    self._log.error("a service did not stop in good order", service=service.name, exc_info=error)
+                    failures.append(error)
+            self._started.pop()
+        if failures:
+            raise failures[0]
+
+    async def _drain(self, service: Service, deadline: float) -> None:
+        left = deadline - self._clock.monotonic()
+        if left <= 0:
+            return
+        draining = asyncio.ensure_future(service.drain())
+        timer = asyncio.ensure_future(self._clock.sleep(left))
+        try:
+            await asyncio.wait({draining, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                self._log.warning("a service had not drained in time", service=service.name)
+        finally:
+            draining.cancel()
+            timer.cancel()
+            await asyncio.wait({draining, timer})
+        if not draining.cancelled():
+            draining.result()

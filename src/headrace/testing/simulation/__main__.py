@@ -1,0 +1,84 @@
+"""Run many histories: `python -m headrace.testing.simulation --seeds 2000 [--first 0] [--workers 2]`.
+
+A failing seed is printed with what it found, and replays alone: `--first SEED --seeds 1`.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from os import cpu_count
+
+from headrace.runtime.crash_points import CrashPoint
+from headrace.testing.simulation.plan import FaultKind
+from headrace.testing.simulation.scenario import SIMULATED_CRASH_POINTS, Report, run_seed
+
+MAX_REPORTED = 10
+SEEDS_PER_TASK = 10
+
+
+def attempt(seed: int) -> Report | str:
+    """Run one seed in this process; return its report, or what went wrong as text."""
+    try:
+        return run_seed(seed)
+    except Exception as error:
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        return f"seed {seed}: {type(error).__name__}: {error}\n{notes}"
+
+
+def main() -> int:
+    """Run the seeds, print progress, failures and what was covered; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m headrace.testing.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--workers", type=int, default=cpu_count() or 1, help="processes to use")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds)
+    failures: list[str] = []
+    totals = Report(seed=-1)
+    with ProcessPoolExecutor(options.workers) as pool:
+        for done, outcome in enumerate(pool.map(attempt, seeds, chunksize=SEEDS_PER_TASK), 1):
+            if isinstance(outcome, str):
+                failures.append(outcome)
+                say(outcome if len(failures) <= MAX_REPORTED else outcome.splitlines()[0])
+            else:
+                add(totals, outcome)
+            if done % 100 == 0 or done == len(seeds):
+                say(f"{done} of {len(seeds)} histories, {len(failures)} failed")
+    summarise(totals)
+    if failures:
+        say(f"{len(failures)} of {len(seeds)} seeds failed; replay one with --seeds 1 --first SEED")
+    return 1 if failures else 0
+
+
+def add(totals: Report, report: Report) -> None:
+    """Sum up what histories were like."""
+    totals.record_count += report.record_count
+    totals.read_count += report.read_count
+    totals.crash_count += report.crash_count
+    totals.virtual_seconds += report.virtual_seconds
+    totals.faults.update(report.faults)
+    totals.crash_points.update(report.crash_points)
+
+
+def summarise(totals: Report) -> None:
+    """Print how much happened, and what never did: a fault that is never injected proves nothing."""
+    say(
+        f"{totals.record_count:,} records stored, {totals.read_count:,} read, {totals.crash_count:,} processes died, "
+        f"{totals.virtual_seconds / 3600:,.1f} virtual hours"
+    )
+    say("faults: " + counted(totals.faults, list(FaultKind)))
+    say("crash points reached: " + counted(totals.crash_points, SIMULATED_CRASH_POINTS))
+
+
+def counted(counts: "Counter[FaultKind] | Counter[CrashPoint]", names: "list[FaultKind] | list[CrashPoint]") -> str:
+    return ", ".join(f"{name} {counts[name]:,}" for name in names)  # type: ignore[index]
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""One history: brokers that crash, stop and start, clients that do not give up, then calm, then the checks.
+
+1. A seed chooses the shape: how many brokers, segments or single objects, how rough the stores are, who dies when.
+2. Clients work until they are done, while processes are killed (at any moment, and at crash points), paused, and
+   started again, and wall clocks jump.
+3. Faults end. What must come about in the end is waited for: every client is done, everything is collected.
+4. The stored log is compared with what clients were told.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from headrace.index.streams import create_streams
+from headrace.index.values import StreamKind
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.memory import MemoryMetadata
+from headrace.model.ids import DomainId, ObjectId, StreamId
+from headrace.runtime.crash_points import CrashPoint
+from headrace.runtime.rng import Rng
+from headrace.testing.simulation.checkers import (
+    CheckedObjects,
+    StoredLog,
+    at_once,
+    check_leaks,
+    check_log,
+    check_objects,
+)
+from headrace.testing.simulation.clients import Client, Consumer, Deleter, Producer
+from headrace.testing.simulation.history import History, Violation
+from headrace.testing.simulation.loop import SimLoop, run_simulation
+from headrace.testing.simulation.node import STREAM_COUNT, Node, NodeShape
+from headrace.testing.simulation.plan import FaultKind, FaultPlan, FaultRates
+from headrace.testing.simulation.process import CrashAt, SimClock, SimCrashPoints, SimProcess
+
+C = TypeVar("C", bound=Client)
+
+STREAMS = [StreamId(number) for number in range(STREAM_COUNT)]
+TROUBLE_SECONDS = 25.0
+"""For how long faults are injected; clients may need longer."""
+
+CALM_LIMIT_SECONDS = 120.0
+"""How long, after the last fault, clients may take to finish before that counts as a violation."""
+
+COLLECTING_SECONDS = 60.0
+"""What the collectors get before leaks are looked for."""
+
+SIMULATED_CRASH_POINTS = [point for point in CrashPoint if not point.startswith(("object.", "metadata."))]
+"""Crash points of code that runs in the simulation; the others are inside real backends."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What one history was like: that a fault kind or a crash point never comes up would be a weak simulation."""
+
+    seed: int
+    record_count: int = 0
+    read_count: int = 0
+    crash_count: int = 0
+    virtual_seconds: float = 0.0
+    digest: int = 0
+    faults: Counter[FaultKind] = field(default_factory=Counter)
+    crash_points: Counter[CrashPoint] = field(default_factory=Counter)
+
+
+class Scenario:
+    """The world of one history."""
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self._loop = loop
+        self._rng: Rng = loop.rng("scenario")
+        self._clock = SimClock(loop)
+        self._plan = FaultPlan(loop.rng("faults"), self._rates())
+        self._keys = DomainKeys(DomainId(0))
+        self._metadata = MemoryMetadata(loop.rng("sessions"))
+        self._objects = CheckedObjects(self._clock, has_segments=self._rng.random() < 0.5)
+        self._stored = StoredLog(self._keys, self._metadata, self._objects)
+        self._objects.is_named = self._is_named
+        self._history = History()
+        self._shape = NodeShape(
+            linger_ms=self._rng.randrange(0, 2) * 20,
+            frames_in_flight=self._rng.randrange(1, 5),
+            segment_max_bytes=self._rng.randrange(500, 4_000),
+            buffer_max_bytes=self._rng.randrange(200, 3_000),
+        )
+        self._slots: list[Node] = []
+        self._incarnations = 0
+        self._in_trouble = True
+        self._started_at = loop.time()
+        self.report = Report(seed)
+
+    def _rates(self) -> FaultRates:
+        chance = self._rng.random()
+        if chance < 0.1:
+            return FaultRates.calm()
+        return FaultRates.rough()
+
+    def _is_named(self, object_id: ObjectId) -> bool:
+        return self._stored.named(STREAMS)[object_id] > 0
+
+    async def run(self) -> Report:
+        """Live through the history and check it."""
+        owners = [f"partition-{stream}" for stream in STREAMS]
+        create = create_streams(self._keys, owners, kind=StreamKind.PARTITION, now_ms=self._clock.now_ms())
+        assert at_once(create.apply(self._metadata)) == STREAMS
+        self._slots = [self._start_node(slot) for slot in range(self._rng.randrange(1, 4))]
+        troubles = [asyncio.create_task(self._trouble(slot)) for slot in range(len(self._slots))]
+        clients = [asyncio.create_task(work) for work in self._client_work()]
+        await self._work_through(clients)
+        await self._finish()
+        for trouble in troubles:
+            trouble.cancel()
+        return self.report
+
+    def _client_work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return everything that clients do in this history."""
+
+        def made(kind: type[C], name: str) -> C:
+            rng = self._loop.rng(name)
+            return kind(nodes=self._nodes, clock=self._clock, rng=rng, history=self._history)
+
+        producers = [
+            Producer(
+                number,
+                is_idempotent=number < 3,
+                nodes=self._nodes,
+                clock=self._clock,
+                rng=self._loop.rng(f"producer {number}"),
+                history=self._history,
+            ).run(rounds=12)
+            for number in range(5)
+        ]
+        consumers = [made(Consumer, f"consumer {number}").run(rounds=40) for number in range(2)]
+        return [*producers, *consumers, made(Deleter, "deleter").run(rounds=4)]
+
+    def _nodes(self) -> list[Node]:
+        return self._slots
+
+    async def _work_through(self, clients: "list[asyncio.Task[None]]") -> None:
+        """Let clients and troubles go side by side, then end the troubles and insist that the clients finish."""
+        await asyncio.wait(clients, timeout=TROUBLE_SECONDS)
+        self._in_trouble = False
+        self._plan.quiesce()
+        for node in self._slots:
+            node.is_repacking = False
+            node.clock.correct_wall()
+        _, stuck = await asyncio.wait(clients, timeout=CALM_LIMIT_SECONDS)
+        for client in clients:
+            if client.done():
+                client.result()
+        if stuck:
+            raise Violation(f"{len(stuck)} clients are stuck {CALM_LIMIT_SECONDS} s after the last fault: {stuck}")
+
+    # Brokers
+
+    def _start_node(self, slot: int) -> Node:
+        self._incarnations += 1
+        name = f"node-{slot}.{self._incarnations}"
+        clock = SimClock(
+            self._loop,
+            wall_offset_ms=self._rng.randrange(-2_000, 2_000),
+            monotonic_base=self._rng.uniform(0, 1_000),
+        )
+        process = SimProcess(name, self._loop, clock=clock)
+        plan = [CrashAt(self._any_crash_point(), self._rng.randrange(1, 4))] if self._in_trouble else []
+        crash_points = SimCrashPoints(process, plan)
+        node = Node(
+            process,
+            shape=self._shape,
+            metadata=self._metadata,
+            objects=self._objects,
+            plan=self._plan,
+            crash_points=crash_points,
+            rng=self._loop.rng(name),
+        )
+        node.is_repacking = self._in_trouble
+        node.start()
+        return node
+
+    def _any_crash_point(self) -> CrashPoint:
+        return SIMULATED_CRASH_POINTS[self._rng.randrange(0, len(SIMULATED_CRASH_POINTS))]
+
+    async def _trouble(self, slot: int) -> None:
+        """Kill and stop the broker of one slot, and start it again whenever it is dead."""
+        while True:
+            await self._clock.sleep(self._rng.uniform(0.2, 4.0) if self._in_trouble else 0.5)
+            node = self._slots[slot]
+            if node.process.is_dead:
+                self._bury(node)
+                self._slots[slot] = self._start_node(slot)
+            elif self._in_trouble:
+                await self._disturb(node)
+
+    async def _disturb(self, node: Node) -> None:
+        chance = self._rng.random()
+        if chance < 0.15:
+            node.process.crash()
+        elif chance < 0.3:
+            node.process.pause()
+            await self._clock.sleep(self._rng.uniform(0.1, 15.0))
+            node.process.resume()
+        elif chance < 0.4:
+            node.clock.jump_wall(self._rng.randrange(-3_600_000, 3_600_000))
+
+    def _bury(self, node: Node) -> None:
+        self.report.crash_count += 1
+        self.report.crash_points.update(node.crash_points.arrivals)
+
+    # The end
+
+    async def _finish(self) -> None:
+        """Check the log as the last fault left it, give the collectors their time, and check everything again."""
+        check_log(self._stored, self._history, STREAMS)
+        check_objects(self._stored, STREAMS)
+        await self._clock.sleep(COLLECTING_SECONDS)
+        self.report.record_count = check_log(self._stored, self._history, STREAMS)
+        check_objects(self._stored, STREAMS)
+        await check_leaks(self._stored, now_ms=self._clock.now_ms())
+        for node in self._slots:
+            self._bury(node)
+        self.report.read_count = self._history.read_count
+        self.report.faults = self._plan.injected
+        self.report.virtual_seconds = self._loop.time() - self._started_at
+        self.report.digest = self._loop.trace_digest
+
+
+def run_seed(seed: int) -> Report:
+    """Run one history; raise what it finds."""
+
+    async def main(loop: SimLoop) -> Report:
+        return await Scenario(loop, seed).run()
+
+    return run_simulation(seed, main)

@@ -1,0 +1,209 @@
+"""What only SQLite does: group commit, the busy handler, damage, disk full, a commit that may have failed."""
+
+import asyncio
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from headrace.errors import Corrupt, Invalid, OutcomeUnknown, Retryable, Unsupported, Unusable
+from headrace.metadata import keys
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import Decision, Key, Reads, Seen
+from headrace.metadata.sqlite import queue
+from headrace.metadata.sqlite.store import SqliteMetadata
+from headrace.model.ids import DomainId
+from headrace.runtime.crash_points import CrashPoint
+from tests.contract.metadata.rules import COUNTER, increment, put, value
+from tests.unit.metadata.sqlite.conftest import OpenStore
+
+DOMAIN = DomainKeys(DomainId(0))
+LIMIT_S = 60
+
+
+class CountCommits:
+    """Counts the commits that have something to write, and can hold them up."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.on_commit: Callable[[], None] = lambda: None
+
+    def reach(self, point: CrashPoint) -> None:
+        assert point is CrashPoint.METADATA_BEFORE_COMMIT
+        self.commits += 1
+        self.on_commit()
+
+
+async def test_transactions_that_wait_share_one_commit(open_store: OpenStore) -> None:
+    crash_points = CountCommits()
+    store = await open_store(crash_points=crash_points)
+    await increment(store)
+    before = crash_points.commits
+    seen = await asyncio.gather(*(increment(store) for _ in range(40)))
+    assert sorted(seen) == list(range(1, 41)), "each saw what the one before it wrote"
+    assert crash_points.commits - before < 20
+
+
+async def test_a_group_has_a_limit_and_so_has_the_queue(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "MAX_GROUP_JOBS", 4)
+    monkeypatch.setattr(queue, "MAX_QUEUED_JOBS", 30)
+    crash_points = CountCommits()
+    store = await open_store(crash_points=crash_points)
+    outcomes = await asyncio.gather(*(increment(store) for _ in range(100)), return_exceptions=True)
+    done = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    assert len(done) >= 30
+    assert all(isinstance(outcome, int | Retryable) for outcome in outcomes)
+    assert crash_points.commits >= len(done) / 4
+    assert await value(store, COUNTER) == str(len(done)).encode()
+
+
+async def test_transactions_that_only_read_commit_nothing(open_store: OpenStore) -> None:
+    crash_points = CountCommits()
+    store = await open_store(crash_points=crash_points)
+    await store.transact([DOMAIN.unit], Reads(keys=[COUNTER]), lambda _: Decision(result=None))
+    assert crash_points.commits == 0
+
+
+async def test_a_lock_held_elsewhere_for_too_long_is_a_definite_failure(open_store: OpenStore, path: str) -> None:
+    store = await open_store(busy_limit_s=0.05)
+    with apsw.Connection(path) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Retryable, match="lock"):
+            await increment(store)
+        foreign.execute("ROLLBACK")
+    assert await increment(store) == 0, "nothing had been written, and it goes on"
+
+
+async def test_a_lock_that_is_given_back_in_time_is_waited_for(store: SqliteMetadata, path: str) -> None:
+    with apsw.Connection(path) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(increment(store))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert await value(store, COUNTER) is None, "readers do not wait for writers"
+        foreign.execute("ROLLBACK")
+        async with asyncio.timeout(LIMIT_S):
+            assert await waiting == 0
+
+
+async def test_closing_does_not_wait_for_a_lock(open_store: OpenStore, path: str) -> None:
+    store = await open_store(busy_limit_s=10_000)
+    with apsw.Connection(path) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(increment(store))
+        await asyncio.sleep(0.02)
+        async with asyncio.timeout(LIMIT_S):
+            await store.close()
+            with pytest.raises(Retryable):
+                await waiting
+        foreign.execute("ROLLBACK")
+
+
+async def test_a_full_disk_fails_the_transaction_and_heals(store: SqliteMetadata) -> None:
+    await increment(store)
+    connection = store._writer._connection
+    pages = connection.pragma("page_count")
+    connection.pragma("max_page_count", pages)
+    with pytest.raises(Retryable, match="full"):
+        await put(store, big=bytes(1_000_000))
+    connection.pragma("max_page_count", 1_000_000)
+    await put(store, big=bytes(1_000_000))
+    assert await increment(store) == 1
+
+
+class _BrokenCommit:
+    """A connection whose COMMIT goes through and then reports an I/O error, as a failed fsync does."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    def execute(self, statement: str, *arguments: object) -> object:
+        result = self._connection.execute(statement, *arguments)  # type: ignore[arg-type]
+        if statement == "COMMIT":
+            raise apsw.IOError("disk I/O error")
+        return result
+
+
+async def test_an_io_error_in_commit_is_unknown_and_the_store_is_never_used_again(
+    store: SqliteMetadata, open_store: OpenStore
+) -> None:
+    await increment(store)
+    store._writer._connection = _BrokenCommit(store._writer._connection)  # type: ignore[assignment]
+    with pytest.raises(OutcomeUnknown):
+        await increment(store)
+    with pytest.raises(Unusable, match="not to be trusted"):
+        await increment(store)
+    with pytest.raises(Unusable, match="not to be trusted"):
+        await store.get(COUNTER)
+    assert await value(await open_store(), COUNTER) in (b"1", b"2")
+
+
+async def test_a_file_that_is_no_database_is_damage_and_stays_as_it_is(open_store: OpenStore, path: str) -> None:
+    garbage = b"this is not a database, but it is all we have left of one" * 100
+    Path(path).write_bytes(garbage)
+    with pytest.raises(Corrupt, match=r"meta\.db"):
+        await open_store()
+    assert Path(path).read_bytes() == garbage
+
+
+async def test_a_newer_schema_is_refused(open_store: OpenStore, path: str) -> None:
+    with apsw.Connection(path) as newer:
+        newer.pragma("user_version", 99)
+    with pytest.raises(Unsupported, match="99"):
+        await open_store()
+
+
+async def test_a_damaged_session_record_fails_loudly_and_is_not_deleted(store: SqliteMetadata, path: str) -> None:
+    session = await store.open_session(timeout_ms=1000)
+    with apsw.Connection(path) as foreign:
+        foreign.execute("UPDATE kv SET value = x'0102' WHERE key = ?", (keys.session(session),))
+    with pytest.raises(Corrupt, match=session):
+        await store.sessions()
+    assert await store.get(keys.session(session)) is not None
+
+
+async def test_many_opening_a_new_file_at_once_is_no_problem(open_store: OpenStore) -> None:
+    stores = await asyncio.gather(*(open_store() for _ in range(4)))
+    await asyncio.gather(*(increment(store) for store in stores))
+    assert await value(stores[0], COUNTER) == b"4"
+
+
+async def test_a_value_too_large_for_sqlite_is_refused(store: SqliteMetadata) -> None:
+    store._writer._connection.limit(apsw.SQLITE_LIMIT_LENGTH, 10_000)
+    with pytest.raises(Invalid):
+        await put(store, big=bytes(20_000))
+    assert await increment(store) == 0
+
+
+async def test_a_process_that_watches_but_has_nothing_to_do_burns_no_cpu(store: SqliteMetadata) -> None:
+    watch = store.watch(DOMAIN.unit)
+    await increment(store)
+    await watch.wait()
+    await asyncio.sleep(0.3)  # the last look has been taken by now
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    await asyncio.sleep(1.0)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    used_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert used_s < 0.1, "polling every 10 ms would cost a multiple of what the whole process does in that second"
+
+
+async def test_the_group_sees_a_failing_neighbour_only_as_a_failing_neighbour(store: SqliteMetadata) -> None:
+    def fail_after_reading(seen: Seen) -> Decision[None]:
+        return Decision(result=None, puts={Key("/elsewhere"): b""})
+
+    outcomes = await asyncio.gather(
+        increment(store),
+        store.transact([DOMAIN.unit], Reads(keys=[COUNTER]), fail_after_reading),
+        increment(store),
+        return_exceptions=True,
+    )
+    assert outcomes[0] == 0
+    assert isinstance(outcomes[1], Invalid)
+    assert outcomes[2] == 1

@@ -1,0 +1,13 @@
+"""Both kernels, for every test that asks for one."""
+
+import pytest
+
+from headrace.records.kernel import Kernel, compiled_kernel, python_kernel
+
+
+@pytest.fixture(params=["compiled", "python"])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    chosen = compiled_kernel() if request.param == "compiled" else python_kernel()
+    if chosen is None:
+        pytest.skip("the extension is not built")
+    return chosen

@@ -1,0 +1,274 @@
+"""Background services under a clock that only the test moves."""
+
+import asyncio
+import io
+import json
+
+import pytest
+
+from headrace.errors import Corrupt, Fenced, HeadraceError, OutcomeUnknown, Retryable, Unusable
+from headrace.runtime.logs import open_log
+from headrace.runtime.metrics import Metrics
+from headrace.runtime.rng import seeded_rng
+from headrace.runtime.services import JITTER, Services, Ticker, TickMetrics
+from headrace.testing.clock import ManualClock
+
+INTERVAL_MS = 1000
+
+
+class Bench:
+    """A clock, a log and metrics, and tickers on top of them."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.stream = io.StringIO()
+        self.log = open_log(self.stream, clock=self.clock, format="json")
+        self.metrics = Metrics()
+        self._tick_metrics = TickMetrics(self.metrics)
+        self.ticked_at: list[float] = []
+        self.failures: list[BaseException] = []
+        self.gate: asyncio.Event | None = None
+
+    async def tick(self) -> None:
+        self.ticked_at.append(self.clock.monotonic())
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.gate is not None:
+            await self.gate.wait()
+
+    def ticker(self) -> Ticker:
+        return Ticker(
+            "folder",
+            self.tick,
+            interval_ms=INTERVAL_MS,
+            clock=self.clock,
+            rng=seeded_rng(1),
+            log=self.log,
+            metrics=self._tick_metrics,
+        )
+
+    def logged(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    def count(self, outcome: str) -> float:
+        wanted = f'headrace_service_ticks_total{{outcome="{outcome}",service="folder"}} '
+        lines = self.metrics.render().decode().splitlines()
+        return next(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_ticks_come_at_the_interval_with_jitter(bench: Bench) -> None:
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(20)
+    await ticker.stop()
+    pauses = [b - a for a, b in zip([0.0, *bench.ticked_at], bench.ticked_at, strict=False)]
+    assert 0 <= pauses[0] <= 1, "the first pause is a part of the interval"
+    assert all(1 - JITTER <= pause <= 1 + JITTER for pause in pauses[1:])
+    assert len(set(pauses)) == len(pauses) >= 18
+    assert bench.count("ok") == len(pauses)
+
+
+@pytest.mark.parametrize("error", [Retryable("away"), OutcomeUnknown("hm"), Corrupt("bad row"), HeadraceError("x")])
+async def test_a_failed_tick_is_logged_and_counted_and_the_next_one_comes(bench: Bench, error: HeadraceError) -> None:
+    bench.failures.append(error)
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(5)
+    await ticker.stop()
+    assert len(bench.ticked_at) >= 4
+    assert bench.count("failed") == 1
+    assert bench.count("ok") == len(bench.ticked_at) - 1
+    [line] = bench.logged()
+    assert line["level"] == "warning" and line["service"] == "folder" and str(error) in str(line["error"])
+    await ticker.wait()
+
+
+@pytest.mark.parametrize("error", [Fenced("gone"), Unusable("disk"), KeyError("our mistake"), AssertionError("ours")])
+async def test_an_error_that_the_shape_cannot_answer_for_ends_the_service_loudly(
+    bench: Bench, error: Exception
+) -> None:
+    bench.failures.append(error)
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(5)
+    assert len(bench.ticked_at) == 1
+    assert bench.count("ended") == 1
+    [line] = bench.logged()
+    assert line["level"] == "error" and "traceback" in line
+    with pytest.raises(type(error)):
+        await ticker.wait()
+    await ticker.drain()
+    await ticker.stop()
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(bench: Bench) -> None:
+    bench.failures.append(asyncio.CancelledError())
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(5)
+    assert bench.count("ended") == 1
+    with pytest.raises(Unusable, match="folder was cancelled"):
+        await ticker.wait()
+
+
+async def test_drain_lets_the_tick_under_way_end_and_begins_no_other(bench: Bench) -> None:
+    bench.gate = asyncio.Event()
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(1)
+    draining = asyncio.create_task(ticker.drain())
+    await bench.clock.advance(5)
+    assert not draining.done()
+    bench.gate.set()
+    await bench.clock.advance(5)
+    assert draining.done()
+    assert len(bench.ticked_at) == 1 == bench.count("ok")
+    await ticker.wait()
+
+
+async def test_drain_of_a_sleeping_ticker_needs_no_time(bench: Bench) -> None:
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.settle()
+    assert bench.clock.sleepers == 1
+    await ticker.drain()
+    await ticker.wait()
+    assert bench.ticked_at == [] and bench.logged() == [] and bench.clock.sleepers == 0
+
+
+async def test_stop_breaks_off_the_tick_under_way_and_may_be_repeated(bench: Bench) -> None:
+    bench.gate = asyncio.Event()
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(1)
+    await ticker.stop()
+    await ticker.stop()
+    await ticker.wait()
+    assert bench.count("ok") == 0 and bench.logged() == []
+
+
+async def test_a_ticker_that_was_never_started_drains_and_stops(bench: Bench) -> None:
+    await bench.ticker().drain()
+    await bench.ticker().stop()
+
+
+class Scripted:
+    """A service that writes down what happens to it and fails where it is told to."""
+
+    def __init__(
+        self, name: str, history: list[str], *, fail_at: str = "", drain_gate: asyncio.Event | None = None
+    ) -> None:
+        self.name = name
+        self._history = history
+        self._fail_at = fail_at
+        self._drain_gate = drain_gate
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _step(self, step: str) -> None:
+        self._history.append(f"{step} {self.name}")
+        if step == self._fail_at:
+            raise Retryable(f"{self.name} cannot {step}")
+
+    async def start(self) -> None:
+        self._step("start")
+
+    async def drain(self) -> None:
+        self._step("drain")
+        if self._drain_gate is not None:
+            await self._drain_gate.wait()
+            self._history.append(f"drained {self.name}")
+
+    async def stop(self) -> None:
+        self._step("stop")
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def wait(self) -> None:
+        await asyncio.shield(self.ended)
+
+
+def _group(bench: Bench, *services: Scripted) -> Services:
+    return Services(services, clock=bench.clock, log=bench.log)
+
+
+async def test_a_group_starts_in_order_and_drains_and_stops_in_reverse(bench: Bench) -> None:
+    history: list[str] = []
+    group = _group(bench, Scripted("a", history), Scripted("b", history))
+    await group.start()
+    await group.stop(drain_ms=1000)
+    assert history == ["start a", "start b", "drain b", "stop b", "drain a", "stop a"]
+    await group.stop(drain_ms=1000)
+    assert len(history) == 6, "a second stop has nothing left to do"
+
+
+async def test_a_group_that_cannot_start_stops_what_it_had_started(bench: Bench) -> None:
+    history: list[str] = []
+    group = _group(bench, Scripted("a", history), Scripted("b", history, fail_at="start"), Scripted("c", history))
+    with pytest.raises(Retryable, match="b cannot start"):
+        await group.start()
+    assert history == ["start a", "start b", "stop a"]
+
+
+async def test_draining_ends_at_the_deadline_for_all_together(bench: Bench) -> None:
+    history: list[str] = []
+    never = asyncio.Event()
+    group = _group(bench, Scripted("a", history), Scripted("b", history, drain_gate=never))
+    await group.start()
+    stopping = asyncio.create_task(group.stop(drain_ms=1000))
+    await bench.clock.advance(0.9)
+    assert history[2:] == ["drain b"] and not stopping.done()
+    await bench.clock.advance(0.2)
+    await stopping
+    assert history[2:] == ["drain b", "stop b", "stop a"], "no time was left to drain a"
+    assert [line["event"] for line in bench.logged()] == ["a service had not drained in time"]
+    assert bench.clock.sleepers == 0
+
+
+async def test_a_service_that_drains_in_time_is_waited_for(bench: Bench) -> None:
+    history: list[str] = []
+    gate = asyncio.Event()
+    group = _group(bench, Scripted("a", history, drain_gate=gate))
+    await group.start()
+    stopping = asyncio.create_task(group.stop(drain_ms=1000))
+    await bench.clock.advance(0.5)
+    gate.set()
+    await stopping
+    assert history == ["start a", "drain a", "drained a", "stop a"]
+    assert bench.clock.sleepers == 0
+
+
+@pytest.mark.parametrize("step", ["drain", "stop"])
+async def test_one_failure_does_not_keep_the_others_from_stopping(bench: Bench, step: str) -> None:
+    history: list[str] = []
+    group = _group(bench, Scripted("a", history), Scripted("b", history, fail_at=step))
+    await group.start()
+    with pytest.raises(Retryable, match=f"b cannot {step}"):
+        await group.stop(drain_ms=1000)
+    assert history == ["start a", "start b", "drain b", "stop b", "drain a", "stop a"]
+
+
+async def test_waiting_for_a_group_raises_the_first_failure(bench: Bench) -> None:
+    history: list[str] = []
+    services = [Scripted("a", history), Scripted("b", history)]
+    group = _group(bench, *services)
+    await group.start()
+    waiting = asyncio.create_task(group.wait())
+    await bench.clock.settle()
+    assert not waiting.done()
+    services[1].ended.set_exception(Fenced("b is fenced"))
+    with pytest.raises(Fenced, match="b is fenced"):
+        await waiting
+
+
+async def test_waiting_for_a_group_returns_when_all_were_stopped(bench: Bench) -> None:
+    group = _group(bench, Scripted("a", []), Scripted("b", []))
+    await group.start()
+    waiting = asyncio.create_task(group.wait())
+    await bench.clock.settle()
+    await group.stop(drain_ms=0)
+    await waiting

@@ -1,0 +1,50 @@
+"""The composition root: real parts, put together as the settings say."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.broker import assemble_runtime
+from headrace.errors import Invalid
+from headrace.runtime.crash_points import KillAt, NoCrashes
+from headrace.settings import load_settings
+
+
+@pytest.fixture(autouse=True)
+def restored_root_logger() -> Iterator[None]:
+    """Give the test process its own log handlers back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = []
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+def test_the_log_follows_the_settings_and_takes_in_what_libraries_say() -> None:
+    stream = io.StringIO()
+    settings = load_settings(pairs=["logging.level=warning", "logging.format=json"]).tree
+    runtime = assemble_runtime(settings, environment={}, log_to=stream)
+    runtime.log.info("not written")
+    runtime.log.warning("written")
+    logging.getLogger("some.library").warning("said by a library")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["written", "said by a library"]
+
+
+def test_crash_points_come_from_the_environment() -> None:
+    settings = load_settings().tree
+    assert isinstance(assemble_runtime(settings, environment={}, log_to=io.StringIO()).crash_points, NoCrashes)
+    told = {"HEADRACE_CRASH_AT": "writer.after-write"}
+    assert isinstance(assemble_runtime(settings, environment=told, log_to=io.StringIO()).crash_points, KillAt)
+    with pytest.raises(Invalid, match="HEADRACE_CRASH_AT"):
+        assemble_runtime(settings, environment={"HEADRACE_CRASH_AT": "nowhere"}, log_to=io.StringIO())
+
+
+def test_two_runtimes_share_no_metrics() -> None:
+    settings = load_settings().tree
+    first, second = (assemble_runtime(settings, environment={}, log_to=io.StringIO()) for _ in range(2))
+    first.metrics.counters("flushes", "Flushes.").of().inc()
+    assert b"flushes" in first.metrics.render() and b"flushes" not in second.metrics.render()

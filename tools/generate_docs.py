@@ -1,0 +1,90 @@
+"""Write the reference pages that are generated from the code (`make docs`); a test fails when one is stale."""
+
+from pathlib import Path
+
+from headrace.cli.options import OPTION_OF_KEY
+from headrace.runtime.configuration import Group, Setting, groups_of
+from headrace.settings import VARIABLES_THAT_ARE_NOT_SETTINGS, Settings
+
+PROJECT = Path(__file__).parents[1]
+
+SETTINGS_HEAD = """\
+# Settings
+
+<!-- Generated from src/headrace/settings.py by `make docs`. Change it there. -->
+
+A setting is found, from weak to strong, in its default, in a TOML file (`--config FILE`), in the environment, and on
+the command line (`--set key=value`, or an option of its own). `headrace settings` prints what holds now, and why.
+
+In TOML a key may be written as it is (`num.partitions = 3`), as a table (`[num]`, `partitions = 3`) or in quotes
+(`"num.partitions" = 3`). Its environment variable is `HEADRACE_` and the key in capitals, with `_` for `.`:
+`HEADRACE_NUM_PARTITIONS=3`. A key that does not exist is an error. A default such as `sqlite:{data.dir}/meta.db`
+follows the setting in braces.
+"""
+
+_BYTES_PER_STEP = 1024
+_MS_STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def settings_page() -> str:
+    """Return the text of docs/reference/settings.md."""
+    groups = "\n".join(_section(group) for group in groups_of(Settings))
+    return f"{SETTINGS_HEAD}\n{groups}\n{_not_settings()}"
+
+
+def _section(group: Group) -> str:
+    lines = [
+        f"## {group.name}",
+        "",
+        group.sentence,
+        "",
+        "| key | default | allowed | what for |",
+        "|---|---|---|---|",
+    ]
+    lines += [_row(setting) for setting in group.settings.values()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(setting: Setting) -> str:
+    option = f" (`{OPTION_OF_KEY[setting.key]}`)" if setting.key in OPTION_OF_KEY else ""
+    return f"| `{setting.key}`{option} | {_default(setting)} | {setting.kind.expected} | {setting.sentence} |"
+
+
+def _default(setting: Setting) -> str:
+    if not setting.default_text:
+        return "nothing"
+    readable = _readable(setting.default, setting.unit) if isinstance(setting.default, int) else ""
+    return f"`{setting.default_text}`{readable}"
+
+
+def _readable(value: int, unit: str) -> str:
+    """Return a large round number of bytes or milliseconds as people say it."""
+    if unit == "bytes":
+        for size, name in ((_BYTES_PER_STEP**2, "MiB"), (_BYTES_PER_STEP, "KiB")):
+            if value >= size and value % size == 0:
+                return f" bytes ({value // size} {name})"
+    if unit == "ms":
+        for size, name in _MS_STEPS:
+            if value >= size and value % size == 0:
+                return f" ms ({value // size} {name})"
+    return f" {unit}" if unit else ""
+
+
+def _not_settings() -> str:
+    names = ", ".join(f"`{name}`" for name in sorted(VARIABLES_THAT_ARE_NOT_SETTINGS))
+    return f"## Variables that are not settings\n\n{names}: switches for tests.\n"
+
+
+PAGES = {PROJECT / "docs" / "reference" / "settings.md": settings_page}
+
+
+def main() -> None:
+    """Write all generated pages."""
+    for path, page in PAGES.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(), encoding="utf-8")
+        print(f"wrote {path.relative_to(PROJECT)}")
+
+
+if __name__ == "__main__":
+    main()
