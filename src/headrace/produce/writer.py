@@ -137,6 +137,8 @@ class LogWriter:
         self._flusher: asyncio.Task[None] | None = None
         self._fence: Fenced | None = None
         self._is_closing = False
+        self.fenced = asyncio.Event()
+        """Set when this incarnation can never commit again: whoever runs it ends it and starts a new one."""
 
     async def start(self, session: SessionId) -> None:
         """Register this incarnation and begin to flush."""
@@ -300,6 +302,7 @@ class LogWriter:
             self._doom_followers(frame)
             if isinstance(outcome, Fenced):
                 self._fence = outcome
+                self.fenced.set()
         for offer in frame.offers:
             if not offer.answer.done():
                 offer.answer.set_exception(outcome)

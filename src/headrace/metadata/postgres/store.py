@@ -185,7 +185,7 @@ class PostgresMetadata:
             await _roll_back(connection, error)
             raise
         except BaseException:
-            connection.terminate()  # Cancelled: the server rolls back what a closed connection leaves behind.
+            _terminate(connection)  # Cancelled: the server rolls back what a closed connection leaves behind.
             raise
         finally:
             await self._release(connection)
@@ -320,11 +320,17 @@ async def _create_schema(pool: "asyncpg.Pool[asyncpg.Record]", statements: State
 async def _roll_back(connection: Connection, error: Exception) -> None:
     """Make a connection fit for the next transaction, or close it: the server then rolls back by itself."""
     if isinstance(error, OutcomeUnknown) or isinstance(error.__cause__, CONNECTION_ERRORS):
-        connection.terminate()
+        _terminate(connection)
         return
     try:
         await connection.execute("ROLLBACK")
     except ERRORS:
+        _terminate(connection)
+
+
+def _terminate(connection: Connection) -> None:
+    # A connection that broke by itself is the pool's again already, and says so.
+    with contextlib.suppress(asyncpg.InterfaceError):
         connection.terminate()
 
 

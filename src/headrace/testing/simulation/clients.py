@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_SECONDS = 4.0
 PAUSE_SECONDS = 0.3
+ROUNDS_PER_ID = 2
+MAX_PRODUCERS = 100
 
 
 class Client:
@@ -61,15 +63,22 @@ class Producer(Client):
     ) -> None:
         super().__init__(nodes=nodes, clock=clock, rng=rng, history=history)
         self._number = number
+        self._producer_id = number
         self._is_idempotent = is_idempotent
         self._sequences: dict[StreamId, int] = {}
         self._value_count = 0
 
     async def run(self, rounds: int) -> None:
-        """Send bursts of one to three batches, each burst to one stream."""
-        for _ in range(rounds):
+        """Send bursts of up to five batches, each to one stream: so many may be in flight and still be recognised.
+
+        Now and then the producer begins anew, under an id that the streams have never seen.
+        """
+        for number in range(rounds):
+            if number % ROUNDS_PER_ID == 0:
+                self._producer_id = self._number + number * MAX_PRODUCERS
+                self._sequences.clear()
             stream = self._any_stream()
-            burst = [self._next_batch(stream) for _ in range(self._rng.randrange(1, 4))]
+            burst = [self._next_batch(stream) for _ in range(self._rng.randrange(1, 6))]
             node = self._any_node()
             answers = await asyncio.gather(*(self._send(node, stream, data) for data, _ in burst))
             for (data, values), answer in zip(burst, answers, strict=True):
@@ -78,7 +87,7 @@ class Producer(Client):
 
     def _next_batch(self, stream: StreamId) -> tuple[bytes, list[bytes]]:
         count = self._rng.randrange(1, 4)
-        values = [b"%d/%d/%d" % (self._number, stream, self._value_count + n) for n in range(count)]
+        values = [b"%d/%d/%d" % (self._producer_id, stream, self._value_count + n) for n in range(count)]
         self._value_count += count
         at_ms = self._clock.now_ms() - self._rng.randrange(0, 5_000)
         if not self._is_idempotent:
@@ -86,7 +95,9 @@ class Producer(Client):
         sequence = self._sequences.get(stream, 0)
         self._sequences[stream] = sequence + count
         self._history.idempotent_values.update(values)
-        data = make_batch(values, at_ms=at_ms, producer_id=self._number, producer_epoch=0, base_sequence=sequence)
+        data = make_batch(
+            values, at_ms=at_ms, producer_id=self._producer_id, producer_epoch=0, base_sequence=sequence
+        )
         return data, values
 
     async def _send(self, node: Node, stream: StreamId, data: bytes) -> PartResult | None:

@@ -4,6 +4,7 @@ It is wired as the real composition root wires it, over stores that fail. When i
 ends, and the scenario starts a new incarnation.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -104,7 +105,8 @@ class Node:
             self.process.crash()
         self._writer = writer
         self._start_keepers(keeper, writer)
-        await keeper.lost.wait()
+        losses = [asyncio.create_task(event.wait()) for event in (keeper.lost, writer.fenced)]
+        await asyncio.wait(losses, return_when=asyncio.FIRST_COMPLETED)
         self.process.crash()
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:

@@ -83,7 +83,7 @@ class Scenario:
             linger_ms=self._rng.randrange(0, 2) * 20,
             frames_in_flight=self._rng.randrange(1, 5),
             segment_max_bytes=self._rng.randrange(500, 4_000),
-            buffer_max_bytes=self._rng.randrange(200, 3_000),
+            buffer_max_bytes=self._rng.randrange(100, 1_200),
         )
         self._slots: list[Node] = []
         self._incarnations = 0
@@ -129,7 +129,7 @@ class Scenario:
                 clock=self._clock,
                 rng=self._loop.rng(f"producer {number}"),
                 history=self._history,
-            ).run(rounds=12)
+            ).run(rounds=9)
             for number in range(5)
         ]
         consumers = [made(Consumer, f"consumer {number}").run(rounds=40) for number in range(2)]

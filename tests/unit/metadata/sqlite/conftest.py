@@ -1,8 +1,10 @@
 """Opens SQLite stores in a directory of the test, with whatever the test wants to look into."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import apsw
 import pytest
 
 from headrace.metadata.open import thread_executor
@@ -12,6 +14,16 @@ from headrace.runtime.crash_points import CrashPoints, NoCrashes
 from headrace.runtime.rng import system_rng
 
 OpenStore = Callable[..., Awaitable[SqliteMetadata]]
+
+
+@contextmanager
+def foreign_connection(path: str) -> Iterator[apsw.Connection]:
+    """Open the file as another process would, and close it in the end, come what may."""
+    connection = apsw.Connection(path)
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from headrace.errors import Unusable
 from headrace.metadata.sqlite import checkpoints
 from headrace.metadata.sqlite.store import SqliteMetadata
 from tests.contract.metadata.rules import put
-from tests.unit.metadata.sqlite.conftest import OpenStore
+from tests.unit.metadata.sqlite.conftest import OpenStore, foreign_connection
 
 PAGE_BYTES = 4096
 
@@ -59,7 +59,7 @@ async def test_checkpoints_run_on_their_own_thread_and_connection(
 async def test_a_reader_that_does_not_go_away_holds_up_no_commit(open_store: OpenStore, path: str) -> None:
     store = await open_store()
     await put(store, a=b"1")
-    with apsw.Connection(path) as foreign:
+    with foreign_connection(path) as foreign:
         foreign.execute("BEGIN")
         foreign.execute("SELECT count(*) FROM kv").get  # noqa: B018  The read begins the snapshot.
         async with asyncio.timeout(60):

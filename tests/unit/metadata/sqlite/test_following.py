@@ -2,16 +2,15 @@
 
 import asyncio
 
-import apsw
 import pytest
 
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.port import Key
+from headrace.metadata.port import Key, Watch
 from headrace.metadata.sqlite import following, rows
 from headrace.metadata.sqlite.inotify import Inotify
 from headrace.model.ids import DomainId
 from tests.contract.metadata.rules import put, value
-from tests.unit.metadata.sqlite.conftest import OpenStore
+from tests.unit.metadata.sqlite.conftest import OpenStore, foreign_connection
 
 DOMAIN = DomainKeys(DomainId(0))
 KEY = Key(DOMAIN.unit + "a")
@@ -23,16 +22,22 @@ class NoInotify(Inotify):
         raise OSError("no inotify here")
 
 
+async def signalled(watch: Watch, revision: int) -> None:
+    """Wait until the watch tells of a revision."""
+    async with asyncio.timeout(LIMIT_S):
+        while (await watch.wait()).revision < revision:
+            pass
+
+
 async def test_without_inotify_it_looks_by_the_clock(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "Inotify", NoInotify)
     store, other = await open_store(), await open_store()
     assert store._follower.polls
     watch = store.watch(DOMAIN.unit)
+    await watch.wait()
     for number in range(3):
-        await put(other, a=str(number).encode())
-        async with asyncio.timeout(LIMIT_S):
-            while await value(store, KEY) != str(number).encode():
-                await watch.wait()
+        revision = await put(other, a=str(number).encode())
+        await signalled(watch, revision)
     watch.close()
 
 
@@ -48,7 +53,7 @@ async def test_a_commit_whose_process_died_before_it_told_anybody_is_noticed(
     await asyncio.sleep(pause_s)
 
     def commit(number: int) -> None:
-        with apsw.Connection(path) as foreign:
+        with foreign_connection(path) as foreign:
             foreign.pragma("synchronous", "FULL")
             foreign.execute("BEGIN IMMEDIATE")
             rows.put(foreign, {KEY: str(number).encode()}, number, None)
@@ -57,9 +62,8 @@ async def test_a_commit_whose_process_died_before_it_told_anybody_is_noticed(
 
     for number in range(1, 4):
         await asyncio.to_thread(commit, number)
-        async with asyncio.timeout(LIMIT_S):
-            while await value(store, KEY) != str(number).encode():
-                await watch.wait()
+        await signalled(watch, number)
+        assert await value(store, KEY) == str(number).encode()
         await asyncio.sleep(pause_s)
     watch.close()
 

@@ -12,6 +12,7 @@ from headrace.errors import Corrupt
 from headrace.metadata.port import Key, Range, Versioned
 from headrace.metadata.sqlite import rows
 from headrace.model.ids import SessionId
+from tests.unit.metadata.sqlite.conftest import foreign_connection
 
 some_key = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8).map(Key)
 LOW, HIGH = Key(" "), Key("\x7f")
@@ -19,7 +20,7 @@ LOW, HIGH = Key(" "), Key("\x7f")
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[apsw.Connection]:
-    with apsw.Connection(str(tmp_path / "a.db")) as opened:
+    with foreign_connection(str(tmp_path / "a.db")) as opened:
         opened.execute(rows.SCHEMA)
         yield opened
 

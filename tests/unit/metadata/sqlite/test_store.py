@@ -17,7 +17,7 @@ from headrace.metadata.sqlite.store import SqliteMetadata
 from headrace.model.ids import DomainId
 from headrace.runtime.crash_points import CrashPoint
 from tests.contract.metadata.rules import COUNTER, increment, put, value
-from tests.unit.metadata.sqlite.conftest import OpenStore
+from tests.unit.metadata.sqlite.conftest import OpenStore, foreign_connection
 
 DOMAIN = DomainKeys(DomainId(0))
 LIMIT_S = 60
@@ -70,7 +70,7 @@ async def test_transactions_that_only_read_commit_nothing(open_store: OpenStore)
 
 async def test_a_lock_held_elsewhere_for_too_long_is_a_definite_failure(open_store: OpenStore, path: str) -> None:
     store = await open_store(busy_limit_s=0.05)
-    with apsw.Connection(path) as foreign:
+    with foreign_connection(path) as foreign:
         foreign.execute("BEGIN IMMEDIATE")
         with pytest.raises(Retryable, match="lock"):
             await increment(store)
@@ -79,7 +79,7 @@ async def test_a_lock_held_elsewhere_for_too_long_is_a_definite_failure(open_sto
 
 
 async def test_a_lock_that_is_given_back_in_time_is_waited_for(store: SqliteMetadata, path: str) -> None:
-    with apsw.Connection(path) as foreign:
+    with foreign_connection(path) as foreign:
         foreign.execute("BEGIN IMMEDIATE")
         waiting = asyncio.ensure_future(increment(store))
         await asyncio.sleep(0.05)
@@ -92,7 +92,7 @@ async def test_a_lock_that_is_given_back_in_time_is_waited_for(store: SqliteMeta
 
 async def test_closing_does_not_wait_for_a_lock(open_store: OpenStore, path: str) -> None:
     store = await open_store(busy_limit_s=10_000)
-    with apsw.Connection(path) as foreign:
+    with foreign_connection(path) as foreign:
         foreign.execute("BEGIN IMMEDIATE")
         waiting = asyncio.ensure_future(increment(store))
         await asyncio.sleep(0.02)
@@ -154,7 +154,7 @@ async def test_a_file_that_is_no_database_is_damage_and_stays_as_it_is(open_stor
 
 
 async def test_a_newer_schema_is_refused(open_store: OpenStore, path: str) -> None:
-    with apsw.Connection(path) as newer:
+    with foreign_connection(path) as newer:
         newer.pragma("user_version", 99)
     with pytest.raises(Unsupported, match="99"):
         await open_store()
@@ -162,7 +162,7 @@ async def test_a_newer_schema_is_refused(open_store: OpenStore, path: str) -> No
 
 async def test_a_damaged_session_record_fails_loudly_and_is_not_deleted(store: SqliteMetadata, path: str) -> None:
     session = await store.open_session(timeout_ms=1000)
-    with apsw.Connection(path) as foreign:
+    with foreign_connection(path) as foreign:
         foreign.execute("UPDATE kv SET value = x'0102' WHERE key = ?", (keys.session(session),))
     with pytest.raises(Corrupt, match=session):
         await store.sessions()

@@ -1,0 +1,193 @@
+"""What only PostgreSQL does: locks that time out, connections that break, a server that goes away."""
+
+import asyncio
+
+import pytest
+
+from headrace.errors import OutcomeUnknown, Retryable, Unsupported
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.open import open_metadata
+from headrace.metadata.port import Decision, Key, Reads
+from headrace.metadata.postgres.connections import PostgresLimits
+from headrace.metadata.postgres.statements import Statements
+from headrace.metadata.postgres.store import PostgresMetadata
+from headrace.model.ids import DomainId
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.rng import system_rng
+from tests.contract.metadata.rules import COUNTER, increment, put, value
+from tests.contract.metadata.test_watches import quiet, wait_until
+from tests.servers.postgres import PostgresServer
+from tests.unit.metadata.postgres.conftest import Connection, OpenStore
+
+DOMAIN = DomainKeys(DomainId(0))
+KEY = Key(DOMAIN.unit + "a")
+LIMIT_S = 60
+IN_SCHEMA = "pid <> pg_backend_pid() AND application_name = 'headrace'"
+
+
+async def eventually(store: PostgresMetadata) -> int:
+    """Increment until the store serves again, as a caller with retries does."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                return await increment(store)
+            except Retryable:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_lock_that_is_held_too_long_is_a_definite_failure(
+    open_store: OpenStore, admin: Connection, schema: str
+) -> None:
+    store = await open_store(limits=PostgresLimits(lock_timeout_ms=50))
+    lock_id = Statements(schema).lock_id(DOMAIN.unit)
+    async with admin.transaction():
+        await admin.execute(f"SELECT pg_advisory_xact_lock({lock_id})")
+        with pytest.raises(Retryable, match="nothing was written"):
+            await increment(store)
+    assert await increment(store) == 0
+
+
+async def test_other_units_do_not_wait_for_a_lock(open_store: OpenStore, admin: Connection, schema: str) -> None:
+    store = await open_store()
+    async with admin.transaction():
+        await admin.execute(f"SELECT pg_advisory_xact_lock({Statements(schema).lock_id(DOMAIN.unit)})")
+        async with asyncio.timeout(LIMIT_S):
+            assert await increment(store, Key("/headrace/v1/d/0001/counter")) == 0
+            assert await value(store, COUNTER) is None, "readers wait for nobody"
+
+
+async def test_a_process_paused_in_a_transaction_loses_its_locks(open_store: OpenStore) -> None:
+    paused = await open_store(limits=PostgresLimits(idle_in_transaction_timeout_ms=100))
+    other = await open_store()
+    sql = paused._sql
+    connection = await paused._acquire()
+    await connection.execute(sql.begin({sql.lock_id(DOMAIN.unit)}, set()))
+    async with asyncio.timeout(LIMIT_S):
+        assert await increment(other) == 0
+    await paused._release(connection)
+
+
+async def test_a_connection_lost_before_commit_had_no_effect(open_store: OpenStore, admin: Connection) -> None:
+    store = await open_store()
+    await increment(store)
+
+    async def broken(*arguments: object) -> int:
+        await admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {IN_SCHEMA}")
+        return await write(*arguments)  # type: ignore[arg-type]
+
+    write = store._write
+    store._write = broken  # type: ignore[method-assign,assignment]
+    with pytest.raises(Retryable):
+        await increment(store)
+    store._write = write  # type: ignore[method-assign]
+    assert await eventually(store) == 1
+
+
+async def test_a_connection_lost_in_commit_has_an_unknown_outcome(open_store: OpenStore, admin: Connection) -> None:
+    store = await open_store()
+    await increment(store)
+    commit = store._commit
+
+    async def broken(connection: object) -> None:
+        await admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {IN_SCHEMA}")
+        await commit(connection)  # type: ignore[arg-type]
+
+    store._commit = broken  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await increment(store)
+    store._commit = commit  # type: ignore[method-assign]
+    assert await eventually(store) in (1, 2)
+
+
+async def test_watches_survive_the_loss_of_the_listening_connection(open_store: OpenStore, admin: Connection) -> None:
+    store, other = await open_store(), await open_store()
+    watch = store.watch(DOMAIN.unit)
+    await quiet(watch)
+    await put(other, a=b"1")
+    await wait_until(watch, store, KEY, b"1")
+    await quiet(watch)
+    await admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {IN_SCHEMA}")
+    async with asyncio.timeout(LIMIT_S):
+        assert (await watch.wait()).revision == 0, "after the reconnect it says that something may have been lost"
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                await put(other, a=b"2")
+                break
+            except Retryable:
+                await asyncio.sleep(0.05)
+    await wait_until(watch, store, KEY, b"2")
+    watch.close()
+
+
+async def test_a_server_that_restarts_is_found_again(open_store: OpenStore, server: PostgresServer) -> None:
+    store = await open_store()
+    await increment(store)
+    watch = store.watch(DOMAIN.unit)
+    await quiet(watch)
+    await asyncio.to_thread(server.restart)
+    # All connections broke while nothing was under way, so a try may fail but none may count twice.
+    assert await eventually(store) == 1
+    await wait_until(watch, store, COUNTER, b"2")
+    watch.close()
+
+
+async def test_a_server_that_cannot_be_reached_is_retryable() -> None:
+    with pytest.raises(Retryable):
+        await open_metadata("postgres://nobody@127.0.0.1:1/none", clock=SystemClock(), rng=system_rng())
+
+
+async def test_many_opening_a_new_schema_at_once_is_no_problem(open_store: OpenStore) -> None:
+    stores = await asyncio.gather(*(open_store(limits=PostgresLimits(pool_size=1)) for _ in range(4)))
+    await asyncio.gather(*(increment(store) for store in stores))
+    assert await value(stores[0], COUNTER) == b"4"
+
+
+async def test_a_newer_schema_is_refused(open_store: OpenStore, admin: Connection, schema: str) -> None:
+    await open_store()
+    await admin.execute(f"UPDATE {schema}.about SET version = 99")
+    with pytest.raises(Unsupported, match="99"):
+        await open_store()
+
+
+async def test_more_transactions_than_connections_wait_their_turn(open_store: OpenStore) -> None:
+    store = await open_store(limits=PostgresLimits(pool_size=2))
+    assert sorted(await asyncio.gather(*(increment(store) for _ in range(20)))) == list(range(20))
+
+
+async def test_a_failed_decision_leaves_the_connection_as_it_was(open_store: OpenStore) -> None:
+    store = await open_store(limits=PostgresLimits(pool_size=1))
+
+    def fail(seen: object) -> Decision[None]:
+        raise TimeoutError("this one is ours, not the driver's")
+
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match="ours"):
+            await store.transact([DOMAIN.unit], Reads(keys=[KEY]), fail)
+    assert await increment(store) == 0
+
+
+async def test_commits_are_durable_even_if_the_server_would_rather_not(
+    open_store: OpenStore, admin: Connection, schema: str
+) -> None:
+    await admin.execute(f"CREATE ROLE {schema} LOGIN SUPERUSER")
+    await admin.execute(f"ALTER ROLE {schema} SET synchronous_commit = off")
+    await admin.execute(f"ALTER ROLE {schema} SET default_transaction_isolation = serializable")
+    store = await open_store(user=schema)
+    connection = await store._acquire()
+    try:
+        assert await connection.fetchval("SHOW synchronous_commit") == "on"
+        assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
+    finally:
+        await store._release(connection)
+
+
+async def test_begin_takes_all_locks_in_one_order() -> None:
+    sql = Statements("s")
+    one, two, three = sql.lock_id("/a/"), sql.lock_id("/b/"), sql.lock_id("/c/")
+    script = sql.begin({two, one}, {three})
+    assert script == sql.begin({one, two}, {three})
+    positions = [script.index(str(lock_id)) for lock_id in sorted((one, two, three))]
+    assert positions == sorted(positions)
+    assert f"pg_advisory_xact_lock_shared({three})" in script
+    assert Statements("other").lock_id("/a/") != one, "clusters on one server do not meet"
