@@ -16,8 +16,12 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize
 
-    extension = Extension("headrace.records._columns", [SOURCE], optional=True, extra_compile_args=["-O3"])
-    return cythonize([extension], compiler_directives={"language_level": "3"})  # type: ignore[no-any-return]
+    extension = Extension("headrace.records._columns", [SOURCE], extra_compile_args=["-O3"])
+    built: list[Extension] = cythonize([extension], compiler_directives={"language_level": "3"})
+    for one in built:
+        # Said here and not above, because cythonize makes new extensions and forgets it.
+        one.optional = True
+    return built
 
 
 setup(ext_modules=extensions())

@@ -22,7 +22,12 @@ TARGETS = {
     "codecs": "headrace.testing.fuzz_records:fuzz_codecs",
     "columns": "headrace.testing.fuzz_records:fuzz_columns",
 }
-SEEDS = {"frame": "headrace.testing.fuzz_wal:frame_seeds"}
+SEEDS = {
+    "frame": "headrace.testing.fuzz_wal:frame_seeds",
+    "batch": "headrace.testing.fuzz_records:batch_seeds",
+    "columns": "headrace.testing.fuzz_records:batch_seeds",
+    "codecs": "headrace.testing.fuzz_records:codec_seeds",
+}
 
 WORK_DIR = Path("build/fuzz")
 MAX_INPUT_BYTES = 4096

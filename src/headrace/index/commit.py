@@ -142,16 +142,14 @@ class CommitDraft:
     def append(self, stream: StreamId, start_byte: int, batches: Sequence[BatchSummary]) -> int:
         """Append batches that lie back to back from `start_byte` on; return the first offset."""
         head = self.head(stream)
-        base_offset = next_offset = head.high_watermark
-        size_bytes = 0
-        max_ms = -1
-        max_offset = base_offset
-        min_ms = batches[0].base_timestamp_ms
-        for batch in batches:
+        first = batches[0]
+        base_offset = max_offset = head.high_watermark
+        next_offset, size_bytes = base_offset + first.record_count, first.size_bytes
+        min_ms, max_ms = first.base_timestamp_ms, first.max_timestamp_ms
+        for batch in batches[1:]:
             if batch.max_timestamp_ms > max_ms:
                 max_ms, max_offset = batch.max_timestamp_ms, next_offset
-            if batch.base_timestamp_ms < min_ms:
-                min_ms = batch.base_timestamp_ms
+            min_ms = min(min_ms, batch.base_timestamp_ms)
             next_offset += batch.record_count
             size_bytes += batch.size_bytes
         running_ms, running_offset = head.max_timestamp_ms, head.max_timestamp_offset
@@ -176,7 +174,7 @@ class CommitDraft:
             max_ms,
             max_offset,
             running_ms,
-            _flags_of(batches),
+            _flags_of(first),
             start_byte,
             size_bytes,
         )
@@ -229,8 +227,9 @@ class AppendPart:
         batch = self.batches[0]
         if batch.producer_id >= 0:
             return self._append_idempotently(draft, batch)
+        log_start = draft.head(self.stream).log_start
         base_offset = draft.append(self.stream, self.start_byte, self.batches)
-        return PartResult(PartStatus.ACCEPTED, base_offset, draft.append_time_ms, draft.head(self.stream).log_start)
+        return PartResult(PartStatus.ACCEPTED, base_offset, draft.append_time_ms, log_start)
 
     def _append_idempotently(self, draft: CommitDraft, batch: BatchSummary) -> PartResult:
         assert len(self.batches) == 1, f"{len(self.batches)} batches of producer {batch.producer_id} in one part"
@@ -258,7 +257,8 @@ def commit_frame(keys: DomainKeys, commit: FrameCommit) -> Rule[Outcome]:
     object_key = keys.object(commit.object_id)
     read_keys: dict[Key, None] = dict.fromkeys((keys.state, writer_key, object_key))
     for part in commit.parts:
-        read_keys.update(dict.fromkeys(part.read_keys(keys)))
+        for key in part.read_keys(keys):
+            read_keys[key] = None
 
     def decide(seen: Seen) -> Decision[Outcome]:
         writer = WRITER_STATE.seen(seen, writer_key)
@@ -337,10 +337,12 @@ def _grown(record: ObjectRecord, commit: FrameCommit, entry_count: int) -> Objec
     )
 
 
-def _flags_of(batches: Sequence[BatchSummary]) -> int:
-    first = batches[0]
-    flags = EntryFlags.TRANSACTIONAL.value if first.is_transactional else 0
-    return flags | EntryFlags.CONTROL.value if first.is_control else flags
+_TRANSACTIONAL = EntryFlags.TRANSACTIONAL.value
+_CONTROL = EntryFlags.CONTROL.value
+
+
+def _flags_of(batch: BatchSummary) -> int:
+    return (_TRANSACTIONAL if batch.is_transactional else 0) | (_CONTROL if batch.is_control else 0)
 
 
 def _joined(left: CommitEntry, right: CommitEntry) -> CommitEntry:

@@ -22,13 +22,12 @@ from headrace.index.values import (
     LOG_RECORD,
     STREAM_HEAD,
     WRITER_STATE,
-    CommitEntry,
     DomainState,
     LogRecord,
 )
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen
-from headrace.model.ids import ObjectId
+from headrace.model.ids import ObjectId, StreamId
 
 
 async def plan_fold(store: MetadataStore, keys: DomainKeys, *, max_records: int, lag_records: int) -> list[LogRecord]:
@@ -58,7 +57,8 @@ def fold_records(keys: DomainKeys, records: Sequence[LogRecord], *, now_ms: int)
         if record.writer:
             read_keys[keys.writer(record.writer)] = None
             read_keys[keys.object(record.object_id)] = None
-        read_keys.update(dict.fromkeys(keys.head(entry.stream) for entry in record.entries))
+    streams = {entry.stream for record in records for entry in record.entries}
+    read_keys.update(dict.fromkeys(map(keys.head, streams)))
 
     def decide(seen: Seen) -> Decision[int]:
         domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
@@ -66,9 +66,10 @@ def fold_records(keys: DomainKeys, records: Sequence[LogRecord], *, now_ms: int)
             raise StalePlan(f"records from {first_seq} on are folded already, up to {domain.folded_to}")
         puts: dict[Key, bytes] = {}
         overtaken: dict[ObjectId, int] = {}
+        log_starts = {stream: _log_start(keys, seen, stream) for stream in streams}
         for record in records:
             for entry in record.entries:
-                if _is_overtaken(keys, seen, entry):
+                if entry.end_offset <= log_starts[entry.stream]:
                     overtaken[record.object_id] = overtaken.get(record.object_id, 0) + 1
                 else:
                     key = keys.entry(entry.stream, entry.end_offset)
@@ -81,10 +82,11 @@ def fold_records(keys: DomainKeys, records: Sequence[LogRecord], *, now_ms: int)
     return Rule(keys.unit, Reads(keys=list(read_keys)), decide)
 
 
-def _is_overtaken(keys: DomainKeys, seen: Seen, entry: CommitEntry) -> bool:
-    head = STREAM_HEAD.seen(seen, keys.head(entry.stream))
-    assert head is not None, f"stream {entry.stream} lost its head before its entries were folded"
-    return head.is_deleted or entry.end_offset <= head.log_start
+def _log_start(keys: DomainKeys, seen: Seen, stream: StreamId) -> int:
+    """Return below which offset entries are overtaken; a deleted stream's log start is its end."""
+    head = STREAM_HEAD.seen(seen, keys.head(stream))
+    assert head is not None, f"stream {stream} lost its head before its entries were folded"
+    return head.log_start
 
 
 def _is_last_of_writer(keys: DomainKeys, seen: Seen, record: LogRecord) -> bool:

@@ -1,6 +1,7 @@
 """What the log keeps in the metadata store: every value, in the order its fields lie on disk.
 
-Structs are arrays at rest: a field is never moved or removed, a new one goes last and has a default.
+Structs are arrays at rest: a field is never moved or removed, a new one goes last and has a default. Those that come
+in hundreds per commit are left out of garbage collection (`gc=False`): what they hold can form no circle.
 `docs/data-at-rest.md` shows which key holds which.
 """
 
@@ -64,7 +65,7 @@ class StreamInfo(msgspec.Struct, frozen=True, array_like=True):
     created_at_ms: int
 
 
-class StreamHead(msgspec.Struct, frozen=True, array_like=True):
+class StreamHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The end of a stream. `seq` is the commit record that changed it last."""
 
     high_watermark: int
@@ -77,7 +78,7 @@ class StreamHead(msgspec.Struct, frozen=True, array_like=True):
     is_deleted: bool = False
 
 
-class IndexEntry(msgspec.Struct, frozen=True, array_like=True):
+class IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One contiguous run of accepted batches; its key holds the stream and, once more, `end_offset`.
 
     It covers every offset of its range, also those whose record compaction has taken away.
@@ -98,7 +99,7 @@ class IndexEntry(msgspec.Struct, frozen=True, array_like=True):
     extent: Extent
 
 
-class CommitEntry(msgspec.Struct, frozen=True, array_like=True):
+class CommitEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An index entry as a commit record holds it: object and append time stand once, in the record."""
 
     stream: StreamId
@@ -118,7 +119,7 @@ class CommitEntry(msgspec.Struct, frozen=True, array_like=True):
         return self.start_offset + self.record_count
 
 
-class PartResult(msgspec.Struct, frozen=True, array_like=True):
+class PartResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the caller of one part hears. For a duplicate, `base_offset` is that of the first time."""
 
     status: PartStatus
@@ -127,7 +128,7 @@ class PartResult(msgspec.Struct, frozen=True, array_like=True):
     log_start: int = -1
 
 
-class HeadChange(msgspec.Struct, frozen=True, array_like=True):
+class HeadChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A stream's new head, written by anything other than an append, so that caches can follow the log alone."""
 
     stream: StreamId
@@ -184,7 +185,7 @@ class WriterState(msgspec.Struct, frozen=True, array_like=True):
     last_seq: int = -1
 
 
-class ProducedBatch(msgspec.Struct, frozen=True, array_like=True):
+class ProducedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A batch that a producer may send again."""
 
     base_sequence: int

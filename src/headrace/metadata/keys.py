@@ -34,6 +34,7 @@ LEASES = ROOT + "leases/"
 REGISTRY = Unit(ROOT)
 
 MAX_ESCAPED_BYTES = 512
+MAX_REMEMBERED_STREAMS = 100_000
 _DIGITS = 20
 _UNIT = re.compile(rf"{ROOT}(?:(?:sessions|leases)/[^/]+|d/\d+/(?:groups/[^/]+/)?)")
 
@@ -42,7 +43,7 @@ def number(value: int) -> str:
     """Return a number as it stands in a key, so that the order of keys is the order of numbers."""
     if not 0 <= value < 10**_DIGITS:
         raise Invalid(f"{value} cannot stand in a key: it must have at most {_DIGITS} digits and no sign")
-    return f"{value:0{_DIGITS}d}"
+    return str(value).zfill(_DIGITS)
 
 
 def escaped(text: str) -> str:
@@ -91,6 +92,7 @@ class DomainKeys:
     """The keys of one domain. `keys.head(StreamId(7))` and so on."""
 
     __slots__ = (
+        "_streams",
         "domain",
         "log_prefix",
         "objects_prefix",
@@ -102,6 +104,7 @@ class DomainKeys:
 
     def __init__(self, domain: DomainId) -> None:
         root = f"{ROOT}d/{domain:04d}/"
+        self._streams: dict[StreamId, _StreamKeys] = {}
         self.domain = domain
         self.unit = Unit(root)
         self.state = Key(root + "state")
@@ -111,7 +114,7 @@ class DomainKeys:
         self.streams_prefix = root + "streams/"
 
     def log(self, seq: int) -> Key:
-        return Key(f"{self.log_prefix}{seq:020d}")
+        return Key(self.log_prefix + str(seq).zfill(_DIGITS))
 
     def log_range(self, start_seq: int, *, limit: int) -> Range:
         return Range(self.log(start_seq), Key(self.log_prefix[:-1] + "0"), limit=limit)
@@ -123,25 +126,45 @@ class DomainKeys:
         return Key(self.writers_prefix + writer)
 
     def info(self, stream: StreamId) -> Key:
-        return Key(f"{self.streams_prefix}{stream:020d}/info")
+        return Key(self._stream(stream).prefix + "info")
 
     def head(self, stream: StreamId) -> Key:
-        return Key(f"{self.streams_prefix}{stream:020d}/head")
+        return self._stream(stream).head
 
     def index_prefix(self, stream: StreamId) -> str:
-        return f"{self.streams_prefix}{stream:020d}/index/"
+        return self._stream(stream).index
 
     def entry(self, stream: StreamId, end_offset: int) -> Key:
-        return Key(f"{self.streams_prefix}{stream:020d}/index/{end_offset:020d}")
+        return Key(self._stream(stream).index + str(end_offset).zfill(_DIGITS))
 
     def entries(self, stream: StreamId, *, after_offset: int, limit: int, until_offset: int | None = None) -> Range:
         """Return the range of entries that end behind `after_offset`, and at or before `until_offset`."""
-        prefix = self.index_prefix(stream)
-        end = Key(prefix[:-1] + "0") if until_offset is None else Key(f"{prefix}{until_offset + 1:020d}")
-        return Range(Key(f"{prefix}{after_offset + 1:020d}"), end, limit=limit)
+        past_all = Key(self.index_prefix(stream)[:-1] + "0")
+        end = past_all if until_offset is None else self.entry(stream, until_offset + 1)
+        return Range(self.entry(stream, after_offset + 1), end, limit=limit)
 
     def producer(self, stream: StreamId, producer: ProducerId) -> Key:
-        return Key(f"{self.streams_prefix}{stream:020d}/producers/{producer:020d}")
+        return Key(self.producers_prefix(stream) + str(producer).zfill(_DIGITS))
 
     def producers_prefix(self, stream: StreamId) -> str:
-        return f"{self.streams_prefix}{stream:020d}/producers/"
+        return self._stream(stream).prefix + "producers/"
+
+    def _stream(self, stream: StreamId) -> "_StreamKeys":
+        """Return what all keys of a stream begin with: every commit asks for it several times per stream."""
+        found = self._streams.get(stream)
+        if found is None:
+            if len(self._streams) >= MAX_REMEMBERED_STREAMS:
+                self._streams.clear()
+            found = self._streams[stream] = _StreamKeys(self.streams_prefix + number(stream) + "/")
+        return found
+
+
+class _StreamKeys:
+    """The beginnings of one stream's keys, made once."""
+
+    __slots__ = ("head", "index", "prefix")
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.head = Key(prefix + "head")
+        self.index = prefix + "index/"

@@ -1,6 +1,6 @@
 """What the log needs to know of a record batch without opening it."""
 
-from dataclasses import dataclass
+import msgspec
 
 from headrace.model.ids import ProducerId
 
@@ -9,8 +9,7 @@ NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSummary:
+class BatchSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The facts of one batch's header. `base_timestamp_ms` is the first record's: a later one may lie before it."""
 
     size_bytes: int

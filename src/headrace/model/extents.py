@@ -7,7 +7,7 @@ import msgspec
 from headrace.model.ids import ObjectId
 
 
-class WalExtent(msgspec.Struct, frozen=True, array_like=True, tag="w"):
+class WalExtent(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False):
     """A run of record batches, back to back, in a WAL object."""
 
     object_id: ObjectId

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from headrace.errors import HeadraceError
 from headrace.index.objects import seal_object, stage_objects, wal_object_id, wal_object_key
+from headrace.index.values import OBJECT_RECORD, ObjectState
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.model.ids import ObjectId, WriterId
@@ -193,8 +194,8 @@ class SegmentPlacement:
         record = await rule.apply(staging.metadata)
         staging.crash_points.reach(CrashPoint.WRITER_AFTER_SEAL)
         await segment.segment.seal()
-        if record is None:
-            # It was collected before our first byte: nothing will ever name it, and nobody else looks for it.
+        if record is None or record.state is ObjectState.CONDEMNED:
+            # It was condemned before our first byte: nothing will ever name it, and its collector may have passed by.
             await self._objects.delete([segment.segment.key])
         self._unsealed.pop(segment.object_id, None)
 
@@ -232,12 +233,13 @@ class ObjectPlacement:
             self._doubtful.append(object_id)
 
     async def tidy(self, *, everything: bool = False) -> None:
-        """Delete objects that were written after their staged record had been collected: nobody else knows them."""
+        """Delete objects that were written after their staged record had been condemned: nobody else knows them."""
         keys = self._staging.keys
         doubtful, self._doubtful = self._doubtful, []
         try:
             while doubtful:
-                if await self._staging.metadata.get(keys.object(doubtful[-1])) is None:
+                raw = await self._staging.metadata.get(keys.object(doubtful[-1]))
+                if raw is None or OBJECT_RECORD.decode(raw.value, raw.key).state is ObjectState.CONDEMNED:
                     await self._objects.delete([wal_object_key(keys.domain, doubtful[-1])])
                 doubtful.pop()
         finally:

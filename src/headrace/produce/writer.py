@@ -300,17 +300,20 @@ class LogWriter:
             outcome = _doomed()
         else:
             self._doom_followers(frame)
-            if isinstance(outcome, Fenced):
-                self._fence = outcome
-                self.fenced.set()
         for offer in frame.offers:
             if not offer.answer.done():
                 offer.answer.set_exception(outcome)
 
+    def _note_fence(self, error: Fenced) -> None:
+        self._fence = error
+        self.fenced.set()
+
     def _doom_followers(self, failed: _Frame) -> None:
         """Refuse what the producers of a failed frame have sent behind it: they sent it before they could know."""
         producers = {offer.producer for offer in failed.offers} - {None}
-        frames: list[_Frame | _OpenFrame] = [*self._in_flight.values(), *self._full, self._open]
+        # Frames before it may still be on their way, if this one broke off by an error that nobody expected.
+        behind = [frame for frame in self._in_flight.values() if frame.number > failed.number]
+        frames: list[_Frame | _OpenFrame] = [*behind, *self._full, self._open]
         for offer in [*self._arriving, *(offer for frame in frames for offer in frame.offers)]:
             if offer.producer in producers:
                 offer.is_doomed = True
@@ -326,6 +329,7 @@ class _Settlement:
         self._limits = writer._limits
         self._clock = writer._clock
         self._crash_points = writer._crash_points
+        self._note_fence = writer._note_fence
         self._frame = frame
         self.is_in_doubt = False
 
@@ -386,7 +390,10 @@ class _Settlement:
         )
 
     async def _record_of(self, outcome: Outcome) -> LogRecord:
-        """Return the frame's commit record; it stays readable until this writer's next frame commits."""
+        """Return the frame's commit record; it stays readable until this writer's next frame commits.
+
+        Raises `Fenced` if the writer was retired before the record could be read.
+        """
         if outcome.record is not None:
             return outcome.record
         while True:
@@ -395,13 +402,15 @@ class _Settlement:
                 break
             except (Retryable, OutcomeUnknown):
                 await self._back_off()
-        assert raw is not None, f"commit record {outcome.seq} is gone before its writer's next frame"
+        if raw is None:
+            raise Fenced(f"commit record {outcome.seq} went with writer {self._writer}, which was retired meanwhile")
         record = LOG_RECORD.decode(raw.value, raw.key)
         assert (record.writer, record.frame_number) == (self._writer, self._frame.number), record
         return record
 
     def _fenced(self, error: Fenced) -> HeadraceError:
         """A fenced writer cannot find out any more: only a frame that was never in doubt surely failed."""
+        self._note_fence(error)
         if not self.is_in_doubt:
             return error
         return OutcomeUnknown(f"frame {self._frame.number} was in doubt when its writer was fenced: {error}")

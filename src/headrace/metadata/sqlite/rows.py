@@ -83,8 +83,12 @@ def read_session_keys(connection: apsw.Connection, session: SessionId) -> list[K
 
 
 def put(connection: apsw.Connection, puts: Mapping[Key, bytes], revision: int, session: SessionId | None) -> None:
-    """Write keys and their values; with a session they are its ephemeral keys."""
-    flat: list[object] = list(chain.from_iterable(puts.items()))
+    """Write keys and their values; with a session they are its ephemeral keys.
+
+    In key order, because folding puts thousands of new keys at the ends of a hundred runs: run by run they take half
+    the time that they take all mixed up.
+    """
+    flat: list[object] = list(chain.from_iterable(sorted(puts.items())))
     start = 0
     for size in _PUT_SIZES:
         while len(flat) - start >= 2 * size:
