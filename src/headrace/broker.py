@@ -5,17 +5,29 @@ values and ports through its constructor. The brokers of a simulation are put to
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
-from headrace.errors import Invalid
+from headrace.errors import Invalid, Unusable
+from headrace.metadata.open import open_metadata
+from headrace.metadata.port import MetadataStore
+from headrace.objects.open import open_objects
+from headrace.objects.port import ObjectStore
+from headrace.objects.probe import probe
+from headrace.objects.retrying import RetryPolicy
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.crash_points import CrashPoints, crash_points_from
+from headrace.runtime.executor import ThreadExecutor
 from headrace.runtime.logs import Log, LogHandler, open_log
 from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import Rng, system_rng
 from headrace.settings import Settings
+
+DISK_THREADS = 4
+"""Threads for local files: an append, zeros ahead of it, and readers, all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +52,55 @@ def assemble_runtime(settings: Settings, *, environment: Mapping[str, str], log_
     # `force` replaces what an earlier call in this process installed, so that no line is written twice.
     logging.basicConfig(handlers=[LogHandler(log)], level=logging.WARNING, force=True)
     return Runtime(clock=clock, rng=system_rng(), crash_points=crash_points, metrics=Metrics(), log=log)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """The two places where truth lives: facts and bytes."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+
+
+@asynccontextmanager
+async def opened_storage(settings: Settings, runtime: Runtime) -> AsyncIterator[Storage]:
+    """Open both stores and prove that the object store keeps its promises; close them in the end.
+
+    Raises `Unsupported` for a store that does not, and `Unusable` for a directory that cannot be made.
+    """
+    async with AsyncExitStack() as open_parts:
+        _make_directory(settings.broker.data_dir)
+        disk = ThreadExecutor("disk", threads=DISK_THREADS)
+        open_parts.callback(disk.close)
+        objects = open_objects(
+            settings.objects.url,
+            executor=disk,
+            clock=runtime.clock,
+            rng=runtime.rng,
+            crash_points=runtime.crash_points,
+            policy=RetryPolicy(
+                attempts=settings.objects.retry_max_attempts, max_backoff_ms=settings.objects.retry_max_delay_ms
+            ),
+        )
+        open_parts.push_async_callback(objects.close)
+        metadata = await open_metadata(
+            settings.metadata.url,
+            clock=runtime.clock,
+            rng=runtime.rng,
+            crash_points=runtime.crash_points,
+            busy_limit_s=settings.metadata.sqlite_busy_timeout_ms / 1000,
+            postgres_pool_size=settings.metadata.postgres_pool_size,
+            postgres_lock_timeout_ms=settings.metadata.postgres_lock_timeout_ms,
+        )
+        open_parts.push_async_callback(metadata.close)
+        await probe(objects, rng=runtime.rng)
+        yield Storage(metadata=metadata, objects=objects)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unusable(
+            f"the data directory {path} cannot be used ({error.strerror}): choose another --data-dir"
+        ) from error

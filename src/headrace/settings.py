@@ -39,7 +39,7 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
-METADATA_SCHEMES = ("sqlite", "postgresql", "memory")
+METADATA_SCHEMES = ("sqlite", "postgresql", "postgres", "memory")
 OBJECTS_SCHEMES = ("file", "s3", "gs", "az", "memory")
 
 VARIABLES_THAT_ARE_NOT_SETTINGS = frozenset({"HEADRACE_CRASH_AT", "HEADRACE_PURE_PYTHON"})
@@ -239,16 +239,6 @@ class WalSettings:
             unit="ms",
         ),
     ]
-    zero_ahead_bytes: Annotated[
-        int,
-        Setting(
-            "wal.zero.ahead.bytes",
-            2 * MIB,
-            Whole(maximum=MAX_INT32),
-            "How far ahead of the writer a segment is filled with zeros, which makes a sync cheaper; 0 turns it off.",
-            unit="bytes",
-        ),
-    ]
     staged_max_age_ms: Annotated[
         int,
         Setting(
@@ -363,16 +353,6 @@ class MetadataSettings:
             Whole(minimum=1, maximum=10 * MINUTE_MS),
             "How long a transaction waits for another process's; raise it if many brokers share one slow disk.",
             unit="ms",
-        ),
-    ]
-    sqlite_checkpoint_pages: Annotated[
-        int,
-        Setting(
-            "sqlite.checkpoint.pages",
-            1000,
-            Whole(minimum=10, maximum=1_000_000),
-            "How far SQLite's own log grows before it is copied back; more means fewer, longer copies.",
-            unit="pages",
         ),
     ]
     postgres_pool_size: Annotated[

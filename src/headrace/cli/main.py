@@ -4,6 +4,7 @@ An error that we raise on purpose is one line on stderr: exit code 2 where what 
 Anything else is a mistake of ours and keeps its traceback.
 """
 
+import asyncio
 import importlib.metadata
 import os
 import platform
@@ -14,11 +15,12 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
-from headrace.broker import assemble_runtime
+from headrace.broker import Runtime, assemble_runtime, opened_storage
 from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure
 from headrace.cli.printing import print_json, print_settings, settings_as_data
 from headrace.errors import HeadraceError, Invalid
 from headrace.runtime.text import one_line
+from headrace.settings import Settings
 
 FAILED = 1
 WRONG_USE = 2
@@ -49,7 +51,7 @@ def serve(
     config: Config = None,
     set_: Set = None,
 ) -> None:
-    """Start a broker. So far this prints the settings it would start with."""
+    """Start a broker. So far this opens and proves its stores, and prints the settings it would serve with."""
     configuration = configure(
         config,
         set_,
@@ -68,6 +70,8 @@ def serve(
     runtime.log.debug("settings loaded", node_id=configuration.tree.broker.node_id, version=__version__)
     print_settings(configuration)
     print(f"\nRecord decoder: {decoder()}.")
+    asyncio.run(prove_stores(configuration.tree, runtime))
+    print("Both stores are open and keep their promises.")
     print("The broker is not built yet: these are the settings it would serve with.")
 
 
@@ -102,6 +106,12 @@ def version(output: OutputAs = Output.TEXT) -> None:
     else:
         for name, value in versions.items():
             print(f"{name:<9} {value}")
+
+
+async def prove_stores(settings: Settings, runtime: Runtime) -> None:
+    """Open the metadata store and the object store, prove them, and close them again."""
+    async with opened_storage(settings, runtime):
+        runtime.log.debug("stores proved", metadata=settings.metadata.url, objects=settings.objects.url)
 
 
 def decoder() -> str:

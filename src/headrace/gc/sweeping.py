@@ -5,11 +5,15 @@ already: a writer that slept through its staged object's age wrote it afterwards
 Ids are never used twice, so nothing will ever name such an object. That makes deleting safe at any age.
 """
 
+import re
+
 from headrace.index.objects import wal_object_key
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.model.ids import ObjectId, ObjectKey
 from headrace.objects.port import ObjectStore
+
+_ID = re.compile(r"[0-9a-f]{32}-[0-9]{8,}")
 
 
 class Sweeper:
@@ -46,6 +50,6 @@ class Sweeper:
     async def _is_orphan(self, key: ObjectKey) -> bool:
         """Say whether an object is ours and has no record. What does not bear our names is left alone."""
         object_id = ObjectId(key.rpartition("/")[2])
-        if wal_object_key(self._keys.domain, object_id) != key:
+        if _ID.fullmatch(object_id) is None or wal_object_key(self._keys.domain, object_id) != key:
             return False
         return await self._metadata.get(self._keys.object(object_id)) is None

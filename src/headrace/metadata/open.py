@@ -5,11 +5,13 @@ sqlite:data/meta.db   sqlite:///var/lib/meta.db   one host, any number of proces
 postgres://user@host/database?schema=headrace     any number of hosts
 """
 
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 from headrace.errors import Invalid, Unsupported
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.port import MetadataStore
+from headrace.metadata.sqlite.connections import BUSY_LIMIT_S
 from headrace.metadata.sqlite.queue import LINGER_S
 from headrace.metadata.sqlite.store import ExecutorFactory, SqliteMetadata
 from headrace.runtime.clock import Clock
@@ -31,10 +33,14 @@ async def open_metadata(
     make_executor: ExecutorFactory = thread_executor,
     writer_linger_s: float = LINGER_S,
     crash_points: CrashPoints | None = None,
+    busy_limit_s: float = BUSY_LIMIT_S,
+    postgres_pool_size: int | None = None,
+    postgres_lock_timeout_ms: int | None = None,
 ) -> MetadataStore:
     """Open the store that a URL names. Raises `Invalid` for a URL that names none.
 
-    `make_executor` gives SQLite its threads; where it works inline, `writer_linger_s` must be 0.
+    `make_executor` gives SQLite its threads; where it works inline, `writer_linger_s` must be 0. `busy_limit_s` is
+    how long SQLite waits for another process; the last two are PostgreSQL's, with defaults of the engine's own.
     """
     crash_points = crash_points or NoCrashes()
     scheme, _, rest = url.partition(":")
@@ -47,10 +53,13 @@ async def open_metadata(
             rng=rng,
             crash_points=crash_points,
             make_executor=make_executor,
+            busy_limit_s=busy_limit_s,
             linger_s=writer_linger_s,
         )
     if scheme in ("postgres", "postgresql"):
-        return await _open_postgres(url, clock, rng, crash_points)
+        given = {"pool_size": postgres_pool_size, "lock_timeout_ms": postgres_lock_timeout_ms}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return await _open_postgres(url, clock, rng, crash_points, chosen)
     raise Invalid(
         f"not a metadata URL: {url!r}; use memory:, sqlite:PATH, sqlite:///PATH or postgres://USER@HOST/DATABASE"
     )
@@ -62,9 +71,14 @@ def sqlite_path(url: str) -> str:
     return unquote(rest.removeprefix("//"))
 
 
-async def _open_postgres(url: str, clock: Clock, rng: Rng, crash_points: CrashPoints) -> MetadataStore:
+async def _open_postgres(
+    url: str, clock: Clock, rng: Rng, crash_points: CrashPoints, limits: Mapping[str, int]
+) -> MetadataStore:
     try:
+        from headrace.metadata.postgres.connections import PostgresLimits
         from headrace.metadata.postgres.store import PostgresMetadata
     except ImportError as error:
         raise Unsupported("PostgreSQL needs its driver: pip install 'headrace[postgres]'") from error
-    return await PostgresMetadata.open(url, clock=clock, rng=rng, crash_points=crash_points)
+    return await PostgresMetadata.open(
+        url, clock=clock, rng=rng, crash_points=crash_points, limits=PostgresLimits(**limits)
+    )

@@ -1,7 +1,8 @@
 """Find the object store that a URL names.
 
-    data/objects, file:///var/lib/headrace   local disk
-    memory://                                this process's memory, gone with it
+    data/objects, file:data/objects          local disk, from the working directory
+    file:///var/lib/headrace                 local disk
+    memory:                                  this process's memory, gone with it
     s3://bucket/prefix                       S3 and what speaks its API
     gs://bucket/prefix                       Google Cloud Storage
     az://container/prefix                    Azure Blob Storage
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
 REMOTE_SCHEMES = ("s3", "gs", "az")
-KNOWN = ("a path", "file://", "memory://", *(f"{scheme}://" for scheme in REMOTE_SCHEMES))
+KNOWN = ("a path", "file:", "memory:", *(f"{scheme}://" for scheme in REMOTE_SCHEMES))
 
 # obstore repeats a part of a multipart upload this often; everything else it does once.
 UPLOAD_PART_RETRIES = 4
@@ -51,7 +52,8 @@ def open_objects(
     policy: RetryPolicy | None = None,
 ) -> ObjectStore:
     """Return the store that `url` names. Remote ones repeat failed calls by `policy`. Raises `Invalid`."""
-    parts = urlsplit(url) if "://" in url else SplitResult("", "", url, "", "")
+    is_url = "://" in url or url.startswith(("file:", "memory:"))
+    parts = urlsplit(url) if is_url else SplitResult("", "", url, "", "")
     if parts.scheme in ("", "file"):
         return LocalObjects(_local_path(parts, url), executor=executor, crash_points=crash_points)
     if parts.scheme == "memory":
@@ -62,13 +64,11 @@ def open_objects(
 
 
 def _local_path(parts: SplitResult, url: str) -> Path:
-    if not parts.scheme:
-        if not parts.path:
-            raise Invalid("the object store's path is empty; name a directory")
-        return Path(parts.path)
-    if parts.netloc not in ("", "localhost") or len(parts.path) < 2:
-        raise Invalid(f"{url}: a file URL has three slashes and an absolute path, as in file:///var/lib/headrace")
-    return Path(unquote(parts.path))
+    if not parts.path:
+        raise Invalid("the object store's path is empty; name a directory")
+    if parts.netloc not in ("", "localhost") or parts.path == "/":
+        raise Invalid(f"{url}: name a directory, as in file:data/objects or file:///var/lib/headrace")
+    return Path(unquote(parts.path) if parts.scheme else parts.path)
 
 
 def _open_remote(parts: SplitResult) -> RemoteObjects:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from headrace import __version__
+from headrace.broker import Runtime
 from headrace.cli import main as cli
 from headrace.cli.main import run
 from headrace.cli.options import OPTION_OF_KEY
 from headrace.errors import Corrupt, Invalid, OutcomeUnknown, Retryable
-from headrace.settings import all_settings
+from headrace.settings import Settings, all_settings
 
 PROGRAM = "from headrace.cli.main import main; main()"
 
@@ -38,19 +39,27 @@ def _headrace(*arguments: str, **environment: str) -> "subprocess.CompletedProce
     )
 
 
-def test_serve_prints_its_settings_and_says_that_there_is_no_broker_yet() -> None:
-    ended = _headrace("serve", "--data-dir", "./data", HEADRACE_LOGGING_LEVEL="debug")
+def test_serve_proves_its_stores_and_says_that_there_is_no_broker_yet(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    ended = _headrace("serve", "--data-dir", str(data_dir), HEADRACE_LOGGING_LEVEL="debug")
     assert ended.returncode == 0
+    assert (data_dir / "meta.db").exists() and (data_dir / "objects").is_dir()
     assert "Record decoder: " in ended.stdout
     assert "not built yet" in ended.stdout
     assert {setting.key for setting in all_settings()} <= set(ended.stdout.split())
-    [line] = ended.stderr.splitlines()
-    assert json.loads(line)["event"] == "settings loaded"
+    events = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert [event for event in events if event in ("settings loaded", "stores proved")] == [
+        "settings loaded",
+        "stores proved",
+    ]
 
 
 def test_serve_takes_every_option_of_the_design_and_names_it_as_the_source(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def nobody_is_there(settings: Settings, runtime: Runtime) -> None: ...
+
+    monkeypatch.setattr("headrace.cli.main.prove_stores", nobody_is_there)
     config = tmp_path / "headrace.toml"
     config.write_text("message.max.bytes = 2048")
     given = {

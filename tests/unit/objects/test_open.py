@@ -59,11 +59,12 @@ def test_clouds_are_remote_with_retries_and_without_segments(url: str, monkeypat
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("ftp://host/x", r"unknown object store ftp://; known are a path, file://, memory://, s3://, gs://, az://"),
+        ("ftp://host/x", r"unknown object store ftp://; known are a path, file:, memory:, s3://, gs://, az://"),
         ("http://host/x", "unknown object store"),
         ("", "empty"),
-        ("file://relative/path", "three slashes"),
-        ("file://", "three slashes"),
+        ("file://relative/path", "name a directory"),
+        ("file://", "empty"),
+        ("file:///", "name a directory"),
         ("s3://", "name of a bucket"),
         ("s3://key:secret@bucket", "name of a bucket"),
         ("s3://bucket/x?listing=odd", "listing=levels"),

@@ -114,11 +114,10 @@ class Script:
 
 
 class ScriptedMetadata(MemoryMetadata):
-    """Kinds: `get`, and transactions: `commit`, `abandon` and retire, `register`, `object` (stage, seal, condemn)."""
+    """Kinds: `get`, and for transactions the name of the rule: `commit_frame`, `stage_objects`…"""
 
-    def __init__(self, keys: DomainKeys, script: Script) -> None:
+    def __init__(self, script: Script) -> None:
         super().__init__(seeded_rng(3))
-        self._keys = keys
         self._script = script
 
     async def get(self, key: Key) -> Versioned | None:
@@ -134,19 +133,12 @@ class ScriptedMetadata(MemoryMetadata):
         session: SessionId | None = None,
     ) -> Committed[T]:
         through = super().transact
-        return await self._script.play(self._kind(reads), lambda: through(units, reads, decide, session=session))
-
-    def _kind(self, reads: Reads) -> str:
-        has_writer = any(key.startswith(self._keys.writers_prefix) for key in reads.keys)
-        has_object = any(key.startswith(self._keys.objects_prefix) for key in reads.keys)
-        if has_writer:
-            has_state = self._keys.state in reads.keys
-            return "commit" if has_object else "abandon" if has_state else "register"
-        return "object" if has_object else "other"
+        rule = decide.__qualname__.partition(".")[0]
+        return await self._script.play(rule, lambda: through(units, reads, decide, session=session))
 
 
 class ScriptedObjects(MemoryObjects):
-    """Kinds: `put`, `create`, `append`, `seal`, `read`, `delete`."""
+    """Kinds: `put`, `create`, `append`, `seal`, `seal_segment`, `read`, `delete`."""
 
     def __init__(self, clock: ManualClock, script: Script, *, is_remote: bool) -> None:
         super().__init__(clock)
@@ -165,6 +157,10 @@ class ScriptedObjects(MemoryObjects):
         through = super().create_segment
         made = await self._script.play("create", lambda: through(key, capacity_bytes=capacity_bytes))
         return _ScriptedSegment(made, self._script)
+
+    async def seal_segment(self, key: ObjectKey, *, size_bytes: int) -> None:
+        through = super().seal_segment
+        await self._script.play("seal_segment", lambda: through(key, size_bytes=size_bytes))
 
     async def get_ranges(self, key: ObjectKey, ranges: Sequence[ByteRange]) -> list[Buffer]:
         through = super().get_ranges
@@ -208,7 +204,7 @@ class WriterKit:
         self.keys = DomainKeys(DomainId(0))
         self.clock = ManualClock()
         self.script = Script()
-        self.metadata = ScriptedMetadata(self.keys, self.script)
+        self.metadata = ScriptedMetadata(self.script)
         self.objects = ScriptedObjects(self.clock, self.script, is_remote=is_remote)
         self.cache = IndexCache(self.metadata, self.keys, max_folded_entries=100)
         self.placement: Placement = open_placement(
@@ -244,15 +240,16 @@ class WriterKit:
             cache=self.cache,
         )
         self.session = SessionId("")
+        self.streams: list[StreamId] = []
 
     async def start(self, streams: int = 1) -> list[StreamId]:
         """Create streams and start the writer."""
         owners = [f"topic-{n}" for n in range(streams)]
         rule = create_streams(self.keys, owners, kind=StreamKind.PARTITION, now_ms=self.clock.now_ms())
-        created = await rule.apply(self.metadata)
+        self.streams = await rule.apply(self.metadata)
         self.session = await self.metadata.open_session(timeout_ms=5_000)
         await self.writer.start(self.session)
-        return created
+        return self.streams
 
     def offer(
         self, stream: StreamId, *values: bytes, producer: int = -1, sequence: int = -1

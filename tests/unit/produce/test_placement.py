@@ -81,7 +81,7 @@ async def test_record_is_staged_before_the_first_byte(is_remote: bool, kind: str
 @pytest.mark.parametrize("is_remote", [False, True])
 async def test_no_byte_is_written_when_staging_fails(is_remote: bool) -> None:
     kit = WriterKit(is_remote=is_remote, staged_ahead=1)
-    kit.script.plan("object", Refuse(Retryable("busy")), Lose(OutcomeUnknown("reset")))
+    kit.script.plan("stage_objects", Refuse(Retryable("busy")), Lose(OutcomeUnknown("reset")))
     for error in (Retryable, OutcomeUnknown):
         with pytest.raises(error):
             await place(kit)
@@ -97,7 +97,7 @@ async def test_frames_share_a_segment_back_to_back() -> None:
     placed = [await place(kit, size_bytes) for size_bytes in (100, 50, 70)]
     assert {one.object_id for one in placed} == {object_id(0)}
     assert [(one.start_byte, one.end_byte) for one in placed] == [(0, 100), (100, 150), (150, 220)]
-    assert kit.script.calls["object"] == 1, "staged once"
+    assert kit.script.calls["stage_objects"] == 1, "staged once"
 
 
 async def test_segment_rolls_by_size() -> None:
@@ -190,7 +190,7 @@ async def test_at_the_end_everything_is_sealed() -> None:
     assert await state_of(kit, 0) is ObjectState.SEALED
 
 
-@pytest.mark.parametrize("kind", ["object", "seal"])
+@pytest.mark.parametrize("kind", ["seal_object", "seal"])
 async def test_sealing_that_failed_is_tried_again(kind: str) -> None:
     kit = WriterKit()
     await committed_segment(kit)
@@ -225,7 +225,7 @@ async def test_ids_are_staged_ahead() -> None:
     kit = WriterKit(is_remote=True, staged_ahead=3)
     numbers = [(await place(kit)).object_id for _ in range(4)]
     assert numbers == [object_id(n) for n in range(4)]
-    assert kit.script.calls["object"] == 2
+    assert kit.script.calls["stage_objects"] == 2
 
 
 async def test_staged_ids_that_grew_old_are_not_used() -> None:
@@ -273,7 +273,7 @@ async def test_deleting_such_an_object_is_tried_again() -> None:
 async def test_tidy_leaves_objects_in_doubt_alone_that_have_a_record() -> None:
     kit = WriterKit(is_remote=True)
     (stream,) = await kit.start()
-    kit.script.plan("commit", Lose(OutcomeUnknown("reset")))
+    kit.script.plan("commit_frame", Lose(OutcomeUnknown("reset")))
     await kit.taken(stream, b"value")
     await kit.clock.advance(0.1)
     await kit.placement.tidy(everything=True)

@@ -31,7 +31,7 @@ async def test_idle_writer_answers_after_one_write() -> None:
     (stream,) = await kit.start()
     for n in range(3):
         assert await kit.append(stream, b"value") == n
-    assert (kit.script.calls["append"], kit.script.calls["commit"]) == (3, 3)
+    assert (kit.script.calls["append"], kit.script.calls["commit_frame"]) == (3, 3)
     assert kit.clock.monotonic() == 0, "nobody waited for a timer"
 
 
@@ -169,7 +169,7 @@ async def test_frames_commit_in_their_order_though_writes_finish_in_reverse() ->
     kit.script.plan("put", *puts)
     answers = [await kit.taken(stream, b"%d" % n) for n in range(4)]
     for put in reversed(puts):
-        assert kit.script.calls["commit"] == 0
+        assert kit.script.calls["commit_frame"] == 0
         put.release()
         await kit.clock.settle()
     assert offsets(*answers) == [0, 1, 2, 3]
@@ -182,12 +182,12 @@ async def test_nothing_is_acknowledged_before_bytes_and_commit_are_durable() -> 
     (stream,) = await kit.start()
     write, commit = Hold(), Hold()
     kit.script.plan("append", write)
-    kit.script.plan("commit", commit)
+    kit.script.plan("commit_frame", commit)
     answer = await kit.taken(stream, b"value")
     assert not answer.done()
     write.release()
     await kit.clock.settle()
-    assert kit.script.calls["commit"] == 1 and not answer.done()
+    assert kit.script.calls["commit_frame"] == 1 and not answer.done()
     commit.release()
     await kit.clock.settle()
     assert offsets(answer) == [0]
@@ -232,11 +232,11 @@ async def test_giving_up_is_tried_until_it_is_certain() -> None:
     kit = WriterKit(frames_in_flight=2)
     (stream,) = await kit.start()
     kit.script.plan("append", REFUSED)
-    kit.script.plan("abandon", *[REFUSED, Refuse(LOST)] * 10, Lose(LOST))
+    kit.script.plan("abandon_frame", *[REFUSED, Refuse(LOST)] * 10, Lose(LOST))
     failed = await kit.taken(stream, b"lost")
     behind = await kit.taken(stream, b"kept")
     for _ in range(20):
-        assert not failed.done() and kit.script.calls["commit"] == 0, "nothing behind it commits before"
+        assert not failed.done() and kit.script.calls["commit_frame"] == 0, "nothing behind it commits before"
         await kit.clock.advance(0.1)
     await kit.clock.advance(0.1)
     assert errors(failed) == [Retryable]
@@ -249,7 +249,7 @@ async def test_giving_up_is_tried_until_it_is_certain() -> None:
 async def test_unknown_commit_that_had_landed_answers_with_its_first_results() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", Lose(LOST))
+    kit.script.plan("commit_frame", Lose(LOST))
     answer = await kit.taken(stream, b"once")
     await kit.clock.advance(0.1)
     assert offsets(answer) == [0]
@@ -260,7 +260,7 @@ async def test_unknown_commit_that_had_landed_answers_with_its_first_results() -
 async def test_results_of_a_commit_in_doubt_survive_folding() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", Lose(LOST))
+    kit.script.plan("commit_frame", Lose(LOST))
     answer = await kit.taken(stream, b"once")
     records = await plan_fold(kit.metadata, kit.keys, max_records=10, lag_records=0)
     await fold_records(kit.keys, records, now_ms=0).apply(kit.metadata)
@@ -272,7 +272,7 @@ async def test_results_of_a_commit_in_doubt_survive_folding() -> None:
 async def test_commit_that_had_not_landed_is_tried_again(step: Refuse) -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", step)
+    kit.script.plan("commit_frame", step)
     answer = await kit.taken(stream, b"once")
     assert not answer.done()
     await kit.clock.advance(0.1)
@@ -284,7 +284,7 @@ async def test_commit_that_had_not_landed_is_tried_again(step: Refuse) -> None:
 async def test_commit_is_given_up_after_so_many_tries(step: Refuse) -> None:
     kit = WriterKit(commit_attempts=3)
     (stream,) = await kit.start()
-    kit.script.plan("commit", *[step] * 3)
+    kit.script.plan("commit_frame", *[step] * 3)
     failed = await kit.taken(stream, b"lost")
     await kit.clock.advance(0.5)
     assert errors(failed) == [Retryable]
@@ -296,7 +296,7 @@ async def test_commit_is_given_up_after_so_many_tries(step: Refuse) -> None:
 async def test_frame_given_up_after_it_had_landed_is_found_committed() -> None:
     kit = WriterKit(commit_attempts=1)
     (stream,) = await kit.start()
-    kit.script.plan("commit", Lose(LOST))
+    kit.script.plan("commit_frame", Lose(LOST))
     answer = await kit.taken(stream, b"once")
     await kit.clock.advance(0.1)
     assert offsets(answer) == [0]
@@ -306,7 +306,7 @@ async def test_frame_given_up_after_it_had_landed_is_found_committed() -> None:
 async def test_commit_in_doubt_retires_its_segment() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", Lose(LOST))
+    kit.script.plan("commit_frame", Lose(LOST))
     await kit.taken(stream, b"once")
     await kit.clock.advance(0.1)
     record = await kit.object(0)
@@ -338,26 +338,26 @@ async def test_fenced_writer_refuses_this_and_every_later_append() -> None:
     answers = [await kit.taken(stream, b"%d" % n) for n in range(3)]
     assert errors(*answers) == [Fenced] * 3
     assert kit.writer.fenced.is_set()
-    assert kit.script.calls["commit"] == 1, "the second was refused at the door"
+    assert kit.script.calls["commit_frame"] == 1, "the second was refused at the door"
 
 
 async def test_frames_behind_a_fenced_one_are_fenced_with_it() -> None:
     kit = WriterKit(frames_in_flight=2, buffer_max_bytes=1000)
     (stream,) = await kit.start()
     commit = Hold()
-    kit.script.plan("commit", commit)
+    kit.script.plan("commit_frame", commit)
     answers = [await kit.taken(stream, bytes(300)) for _ in range(5)]
     await retire_writer(kit.keys, WRITER).apply(kit.metadata)
     commit.release()
     await kit.clock.settle()
     assert errors(*answers) == [Fenced] * 5
-    assert kit.script.calls["commit"] == 1
+    assert kit.script.calls["commit_frame"] == 1
 
 
 async def test_frame_in_doubt_when_its_writer_is_fenced_has_an_unknown_outcome() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", Lose(LOST))
+    kit.script.plan("commit_frame", Lose(LOST))
     answer = await kit.taken(stream, b"maybe")
     await retire_writer(kit.keys, WRITER).apply(kit.metadata)
     await kit.clock.advance(0.1)
@@ -368,20 +368,20 @@ async def test_frame_in_doubt_when_its_writer_is_fenced_has_an_unknown_outcome()
 async def test_writer_that_is_fenced_in_doubt_says_so_at_once() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", Refuse(LOST))
+    kit.script.plan("commit_frame", Refuse(LOST))
     answer = await kit.taken(stream, b"maybe")
     await retire_writer(kit.keys, WRITER).apply(kit.metadata)
     await kit.clock.advance(0.1)
     assert errors(answer) == [OutcomeUnknown]
     assert kit.writer.fenced.is_set()
     assert errors(await kit.taken(stream, b"later")) == [Fenced]
-    assert kit.script.calls["commit"] == 2, "the later one was refused at the door"
+    assert kit.script.calls["commit_frame"] == 2, "the later one was refused at the door"
 
 
 async def test_results_that_went_with_a_retired_writer_leave_the_outcome_unknown() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", Lose(LOST))
+    kit.script.plan("commit_frame", Lose(LOST))
     answer = await kit.taken(stream, b"maybe")
     records = await plan_fold(kit.metadata, kit.keys, max_records=10, lag_records=0)
     await fold_records(kit.keys, records, now_ms=0).apply(kit.metadata)
@@ -506,7 +506,7 @@ async def test_close_that_failed_can_be_repeated() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
     await kit.append(stream, b"0")
-    kit.script.plan("object", REFUSED)
+    kit.script.plan("seal_object", REFUSED)
     with pytest.raises(Retryable):
         await kit.writer.close()
     await kit.writer.close()
@@ -557,7 +557,7 @@ async def test_own_commit_behind_unknown_ones_is_left_to_the_next_refresh() -> N
 async def test_store_that_cannot_be_trusted_any_more_ends_the_writer_without_a_lie() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
-    kit.script.plan("commit", Refuse(Unusable("look at the disk")))
+    kit.script.plan("commit_frame", Refuse(Unusable("look at the disk")))
     answer = await kit.taken(stream, b"maybe")
     assert errors(answer) == [OutcomeUnknown]
     assert errors(await kit.taken(stream, b"later")) == [Fenced], "nothing may commit behind a frame without a fate"
@@ -570,7 +570,7 @@ async def test_unexpected_error_in_one_write_leaves_the_frames_before_it_alone()
     first_put, broken_put = Hold(), Hold(ValueError("a bug in a store"))
     kit.script.plan("put", first_put, broken_put)
     commit = Hold()
-    kit.script.plan("commit", commit)
+    kit.script.plan("commit_frame", commit)
     first = await kit.taken(stream, b"0", producer=1, sequence=0)
     broken = await kit.taken(stream, b"1", producer=1, sequence=1)
     first_put.release()
