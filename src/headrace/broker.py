@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from headrace.errors import Invalid, Unusable
+from headrace.metadata.format import require_format
 from headrace.metadata.open import open_metadata
 from headrace.metadata.port import MetadataStore
 from headrace.objects.open import open_objects
@@ -66,7 +67,8 @@ class Storage:
 async def opened_storage(settings: Settings, runtime: Runtime) -> AsyncIterator[Storage]:
     """Open both stores and prove that the object store keeps its promises; close them in the end.
 
-    Raises `Unsupported` for a store that does not, and `Unusable` for a directory that cannot be made.
+    Raises `Unsupported` for a store that does not, or data of a newer format, and `Unusable` for a directory that
+    cannot be made.
     """
     async with AsyncExitStack() as open_parts:
         _make_directory(settings.broker.data_dir)
@@ -93,6 +95,7 @@ async def opened_storage(settings: Settings, runtime: Runtime) -> AsyncIterator[
             postgres_lock_timeout_ms=settings.metadata.postgres_lock_timeout_ms,
         )
         open_parts.push_async_callback(metadata.close)
+        await require_format(metadata)
         await probe(objects, rng=runtime.rng)
         yield Storage(metadata=metadata, objects=objects)
 

@@ -87,6 +87,8 @@ def _within(entries: Sequence[IndexEntry], max_bytes: int) -> list[IndexEntry]:
     chosen: list[IndexEntry] = []
     left = max_bytes
     for entry in entries:
+        if chosen and not isinstance(entry.extent, WalExtent):
+            break  # what lies before it can be read
         left -= _wal_extent(entry).size_bytes
         if chosen and left < 0:
             break

@@ -36,7 +36,7 @@ class CollectorLimits:
 
 
 class Collector:
-    """Walks the object records of a domain in pages, round and round."""
+    """Walks the object records and the writers of a domain in pages, round and round."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Collector:
         self._crash_points = crash_points
         self._limits = limits
         self._after: Key | None = None
+        self._after_writer: Key | None = None
 
     async def tick(self) -> None:
         """Look at the next page of objects, then let go of writers that are dead."""
@@ -101,10 +102,11 @@ class Collector:
         await forget_object(self._keys, object_id).apply(self._metadata)
 
     async def _writers(self) -> dict[WriterId, bool]:
-        """Return which writers are alive. Sessions are read last: a writer that registers has one already."""
-        found = await self._metadata.range(
-            prefix_range(self._keys.writers_prefix, limit=self._limits.writers_per_tick)
-        )
+        """Return which writers of the next page are alive. Sessions are read last: who registers has one already."""
+        limit = self._limits.writers_per_tick
+        page = prefix_range(self._keys.writers_prefix, limit=limit, after=self._after_writer)
+        found = await self._metadata.range(page)
+        self._after_writer = found[-1].key if len(found) == limit else None
         living = {session.id for session in await self._metadata.sessions()}
         return {
             WriterId(item.key.removeprefix(self._keys.writers_prefix)): (

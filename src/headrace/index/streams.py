@@ -72,7 +72,7 @@ def advance_log_start(keys: DomainKeys, stream: StreamId, offset: int, *, now_ms
         if offset <= head.log_start:
             return Decision(result=head)
         domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
-        moved = msgspec.structs.replace(head, log_start=offset, index_epoch=head.index_epoch + 1)
+        moved = msgspec.structs.replace(head, log_start=offset, index_epoch=head.index_epoch + 1, seq=domain.next_seq)
         return Decision(result=moved, puts=changed_heads(keys, domain, {stream: moved}, now_ms=now_ms))
 
     return Rule(keys.unit, Reads(keys=[keys.state, head_key]), decide)

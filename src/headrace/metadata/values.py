@@ -25,9 +25,10 @@ _RESIDUE = crc32c(b"\0" + crc32c(b"\0").to_bytes(_CRC_BYTES, "little"))
 class ValueCodec(Generic[T]):
     """Encodes and decodes the values of one kind. Structs are `array_like`; a new field goes last, with a default."""
 
-    __slots__ = ("_decoder", "_encode", "_version", "_version_byte")
+    __slots__ = ("_decoder", "_encode", "_version", "_version_byte", "kind")
 
     def __init__(self, kind: type[T], *, version: int = 1) -> None:
+        self.kind = kind
         self._encode = msgspec.msgpack.Encoder().encode
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._version = version

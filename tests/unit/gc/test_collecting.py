@@ -155,7 +155,6 @@ async def test_writer_beyond_the_page_of_writers_counts_as_alive() -> None:
     assert await kit.append(stream, b"1") == 1
 
 
-@pytest.mark.xfail(reason="the collector reads only the first page of writers, whoever is alive in it")
 async def test_dead_writer_behind_a_page_of_living_ones_is_found() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()

@@ -554,6 +554,15 @@ async def test_own_commit_behind_unknown_ones_is_left_to_the_next_refresh() -> N
 # Mistakes and broken stores
 
 
+@pytest.fixture
+async def reported() -> list[BaseException]:
+    """Return what the event loop is told of tasks that broke off; by default it would write to the log."""
+    found: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context["exception"]))
+    return found
+
+
+@pytest.mark.usefixtures("reported")
 async def test_store_that_cannot_be_trusted_any_more_ends_the_writer_without_a_lie() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
@@ -564,6 +573,7 @@ async def test_store_that_cannot_be_trusted_any_more_ends_the_writer_without_a_l
     assert kit.writer.fenced.is_set()
 
 
+@pytest.mark.usefixtures("reported")
 async def test_unexpected_error_in_one_write_leaves_the_frames_before_it_alone() -> None:
     kit = WriterKit(is_remote=True, frames_in_flight=2)
     (stream,) = await kit.start()

@@ -1,0 +1,61 @@
+"""docs/data-at-rest.md tells the truth: every key, every value, every size."""
+
+from pathlib import Path
+
+from headrace.index import values
+from headrace.metadata import keys
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.values import ValueCodec
+from headrace.model.ids import DomainId, ObjectId, ProducerId, SessionId, StreamId, WriterId
+from headrace.wal.frame import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data-at-rest.md").read_text()
+
+
+def row_of(name: str) -> str:
+    rows = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
+    assert len(rows) == 1, f"{name} has {len(rows)} rows"
+    return rows[0]
+
+
+def test_every_value_is_listed_with_its_fields_in_order() -> None:
+    codecs = {name: codec for name, codec in vars(values).items() if isinstance(codec, ValueCodec)}
+    assert codecs
+    for codec in codecs.values():
+        struct = codec.kind
+        row = row_of(struct.__name__)
+        places = [row.find(field) for field in field_names(struct)]
+        assert -1 not in places and places == sorted(places), f"{struct.__name__}: {row}"
+
+
+def field_names(struct: type) -> list[str]:
+    # The page says these in words of their own.
+    spoken = {"object_id": "object id", "batches": "last five batches"}
+    return [spoken.get(field, field) for field in struct.__struct_fields__]  # type: ignore[attr-defined]
+
+
+def test_every_key_is_listed() -> None:
+    domain, stream = DomainKeys(DomainId(0)), StreamId(7)
+    made = {
+        "format": keys.FORMAT,
+        "sessions/<id>": keys.session(SessionId("s")),
+        "leases/<name>": keys.lease("l"),
+        "d/0000/state": domain.state,
+        "d/0000/log/<seq>": domain.log(1),
+        "d/0000/streams/<id>/info": domain.info(stream),
+        "d/0000/streams/<id>/head": domain.head(stream),
+        "d/0000/streams/<id>/index/<end offset>": domain.entry(stream, 1),
+        "d/0000/streams/<id>/producers/<producer id>": domain.producer(stream, ProducerId(1)),
+        "d/0000/objects/<object id>": domain.object(ObjectId("o")),
+        "d/0000/writers/<writer>": domain.writer(WriterId("w")),
+    }
+    for pattern, key in made.items():
+        row_of(pattern)
+        depth = key.removeprefix(keys.ROOT).count("/")
+        assert depth == pattern.count("/"), f"{key} does not look like {pattern}"
+
+
+def test_sizes_of_a_frame_are_right() -> None:
+    assert f"| header, {HEADER_BYTES} bytes |" in PAGE
+    assert f"| index, {ENTRY_BYTES} bytes per body |" in PAGE
+    assert f"| footer, {FOOTER_BYTES} bytes |" in PAGE
