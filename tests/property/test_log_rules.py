@@ -7,9 +7,7 @@ entry through folds, trims and swaps (I5), and each object is counted for exactl
 
 import itertools
 from collections import Counter
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -27,24 +25,13 @@ from headrace.metadata.keys import prefix_range
 from headrace.model.batches import BatchSummary
 from headrace.model.extents import WalExtent
 from headrace.model.ids import ObjectId, StreamId, WriterId
+from headrace.testing.inline import at_once
 from tests.log_kit import LogKit, batch
-
-T = TypeVar("T")
 
 WRITERS = [WriterId(digit * 32) for digit in "abc"]
 STREAMS = 3
 PRODUCERS = 2
 BATCH_BYTES = 100
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never really waits, as all of the memory store's are."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("the memory store waited for something")
 
 
 class ModelCache(IndexCache):
@@ -79,10 +66,10 @@ class LogMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.streams = run(self.log.streams(STREAMS))
+        self.streams = at_once(self.log.streams(STREAMS))
         self.model = {stream: ModelStream() for stream in self.streams}
         for writer in WRITERS:
-            run(self.log.writer(writer))
+            at_once(self.log.writer(writer))
         self.cache = ModelCache(self.log.store, self.log.keys, max_folded_entries=10)
 
     # Appending
@@ -120,7 +107,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         for part, content in zip(commit.parts, contents, strict=True):
             self.bytes[commit.object_id, part.start_byte] = content  # type: ignore[attr-defined]
-        outcome = run(self.log.apply(commit))
+        outcome = at_once(self.log.apply(commit))
         assert outcome.record is not None
         assert [(r.status, r.base_offset) for r in outcome.record.results] == [
             (r.status, r.base_offset) for r in expected if isinstance(r, PartResult)
@@ -161,19 +148,19 @@ class LogMachine(RuleBasedStateMachine):
     def commit_again(self, data: st.DataObject) -> None:
         writer = data.draw(st.sampled_from(sorted(self.last_commit)))
         commit, results = self.last_commit[writer]
-        outcome = run(self.log.apply(commit))
+        outcome = at_once(self.log.apply(commit))
         assert outcome.record is None
-        (record,) = [record for record in run(self.log.log()) if record.seq == outcome.seq]
+        (record,) = [record for record in at_once(self.log.log()) if record.seq == outcome.seq]
         assert record.results == results
 
     @rule(writer=st.sampled_from(WRITERS), stream=st.integers(0, STREAMS - 1))
     def abandon_then_commit_late(self, writer: WriterId, stream: int) -> None:
         late = self.log.frame([(self.streams[stream], [batch(size_bytes=BATCH_BYTES)])], writer=writer)
-        assert run(abandon_frame(self.log.keys, writer, late.frame_number).apply(self.log.store)) is None
+        assert at_once(abandon_frame(self.log.keys, writer, late.frame_number).apply(self.log.store)) is None
         self.log.next_frame[writer] += 1
         self.last_commit.pop(writer, None)
         try:
-            run(self.log.apply(late))
+            at_once(self.log.apply(late))
         except Fenced:
             return
         raise AssertionError("an abandoned frame was committed")
@@ -182,7 +169,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(records=st.integers(1, 5), lag=st.integers(0, 3))
     def fold(self, records: int, lag: int) -> None:
-        run(self.log.fold(max_records=records, lag_records=lag))
+        at_once(self.log.fold(max_records=records, lag_records=lag))
 
     @rule(stream=st.integers(0, STREAMS - 1), data=st.data())
     def move_log_start(self, stream: int, data: st.DataObject) -> None:
@@ -190,32 +177,32 @@ class LogMachine(RuleBasedStateMachine):
         if model.is_deleted:
             return
         offset = data.draw(st.integers(model.log_start, len(model.records)))
-        run(advance_log_start(self.log.keys, self.streams[stream], offset, now_ms=0).apply(self.log.store))
+        at_once(advance_log_start(self.log.keys, self.streams[stream], offset, now_ms=0).apply(self.log.store))
         model.log_start = offset
 
     @rule(stream=st.integers(0, STREAMS - 1), count=st.integers(1, 3))
     def trim(self, stream: int, count: int) -> None:
         target = self.streams[stream]
-        entries = run(plan_trim(self.log.store, self.log.keys, target, max_entries=count))
+        entries = at_once(plan_trim(self.log.store, self.log.keys, target, max_entries=count))
         if entries:
-            run(trim_entries(self.log.keys, target, entries, now_ms=0).apply(self.log.store))
+            at_once(trim_entries(self.log.keys, target, entries, now_ms=0).apply(self.log.store))
 
     @rule(stream=st.integers(0, STREAMS - 1), data=st.data())
     def swap(self, stream: int, data: st.DataObject) -> None:
         target = self.streams[stream]
         log_start = self.model[target].log_start
-        entries = [entry for entry in run(self.log.index(target)) if entry.end_offset > log_start]
+        entries = [entry for entry in at_once(self.log.index(target)) if entry.end_offset > log_start]
         if len(entries) < 2 or self.model[target].is_deleted:
             return
         start = data.draw(st.integers(0, len(entries) - 2))
         end = data.draw(st.integers(start + 1, len(entries)))
         step = entries[start:end]
-        packed = run(self.log.stage(WRITERS[0], number=next(self.packed), is_segment=False))
+        packed = at_once(self.log.stage(WRITERS[0], number=next(self.packed), is_segment=False))
         size_bytes = sum(entry.extent.size_bytes for entry in step if isinstance(entry.extent, WalExtent))
         self._repack(step, packed)
         replacement = replacement_for(step, WalExtent(packed, 0, size_bytes))
         swap = Swap(stream=target, planned=step, replacement=replacement)
-        run(swap_entries(self.log.keys, swap, now_ms=0).apply(self.log.store))
+        at_once(swap_entries(self.log.keys, swap, now_ms=0).apply(self.log.store))
 
     def _repack(self, entries: list[IndexEntry], packed: ObjectId) -> None:
         byte = 0
@@ -229,7 +216,7 @@ class LogMachine(RuleBasedStateMachine):
         if stream != 0:  # one stream always lives
             return
         target = self.streams[-1]
-        run(delete_stream(self.log.keys, target, now_ms=0).apply(self.log.store))
+        at_once(delete_stream(self.log.keys, target, now_ms=0).apply(self.log.store))
         model = self.model[target]
         model.is_deleted, model.log_start = True, len(model.records)
 
@@ -238,12 +225,12 @@ class LogMachine(RuleBasedStateMachine):
     @rule(stream=st.integers(0, STREAMS - 1), offset=st.integers(0, 80))
     def read_through_the_cache(self, stream: int, offset: int) -> None:
         model = self.model[self.streams[stream]]
-        head = run(self.cache.fresh_head(self.streams[stream]))
+        head = at_once(self.cache.fresh_head(self.streams[stream]))
         assert (head is None) == model.is_deleted
         if head is None:
             return
         assert (head.log_start, head.high_watermark) == (model.log_start, len(model.records))
-        found = run(self.cache.locate(self.streams[stream], offset, limit=4))
+        found = at_once(self.cache.locate(self.streams[stream], offset, limit=4))
         if model.log_start <= offset < len(model.records):
             self._check_contents(self.streams[stream], found)
             assert found[0].start_offset <= offset < found[0].end_offset
@@ -251,7 +238,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(stream=st.integers(0, STREAMS - 1), target_ms=st.integers(0, 51))
     def find_timestamp(self, stream: int, target_ms: int) -> None:
         model = self.model[self.streams[stream]]
-        found = run(self.cache.find_timestamp(self.streams[stream], target_ms))
+        found = at_once(self.cache.find_timestamp(self.streams[stream], target_ms))
         if model.is_deleted:
             assert found is None
             return
@@ -264,15 +251,15 @@ class LogMachine(RuleBasedStateMachine):
 
     def _entries(self, stream: StreamId) -> list[IndexEntry]:
         """All entries of a stream, folded or not, straight from the store. Below the log start there may be holes."""
-        folded_to = run(self.log.state()).folded_to
+        folded_to = at_once(self.log.state()).folded_to
         unfolded = [
             record.index_entry(entry)
-            for record in run(self.log.log())
+            for record in at_once(self.log.log())
             if record.seq >= folded_to
             for entry in record.entries
             if entry.stream == stream
         ]
-        return run(self.log.index(stream)) + unfolded
+        return at_once(self.log.index(stream)) + unfolded
 
     def _batches_of(self, entry: IndexEntry) -> list[list[tuple[int, int]]]:
         assert isinstance(entry.extent, WalExtent)
@@ -302,7 +289,7 @@ class LogMachine(RuleBasedStateMachine):
             for entry in self._entries(stream)
             if isinstance(entry.extent, WalExtent)
         )
-        rows = run(self.log.store.range(prefix_range(self.log.keys.objects_prefix, limit=10_000)))
+        rows = at_once(self.log.store.range(prefix_range(self.log.keys.objects_prefix, limit=10_000)))
         counted = {
             row.key.removeprefix(self.log.keys.objects_prefix): OBJECT_RECORD.decode(row.value, row.key).entry_count
             for row in rows

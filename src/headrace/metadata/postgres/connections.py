@@ -26,6 +26,11 @@ class PostgresLimits:
     connect_timeout_s: float = 10.0
 
     @property
+    def turn_timeout_s(self) -> float:
+        """How long to wait for others in this process: as long as for others elsewhere."""
+        return self.lock_timeout_ms / 1000
+
+    @property
     def answer_timeout_s(self) -> float:
         """How long to wait for a server that may have gone: somewhat longer than it may take itself."""
         return self.statement_timeout_ms / 1000 + 5

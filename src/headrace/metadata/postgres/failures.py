@@ -17,6 +17,7 @@ ERRORS = (asyncpg.PostgresError, *CONNECTION_ERRORS)
 
 _FAULTS_OF_SETTINGS = ("28", "3D", "42")
 _ROLLED_BACK = ("40", "53")
+_COMPLETION_UNKNOWN = "40003"
 
 
 @contextlib.contextmanager
@@ -44,7 +45,8 @@ def translate(error: BaseException) -> HeadraceError:
 
 def translate_commit(error: BaseException) -> HeadraceError:
     """Return what to raise for an error that happened after COMMIT was sent."""
-    if _state(error).startswith(_ROLLED_BACK):
+    state = _state(error)
+    if state.startswith(_ROLLED_BACK) and state != _COMPLETION_UNKNOWN:
         return translate(error)
     return OutcomeUnknown(f"a commit may or may not have taken effect: {error!r}; read before acting again")
 

@@ -33,6 +33,9 @@ class Statements:
         self.read_reverse = self.read_range.replace("ORDER BY key", "ORDER BY key DESC")
         self.read_session_keys = f"SELECT key FROM {kv} WHERE session = $1"
         self.write = f"SELECT {schema}.write($1, $2, $3, $4, $5, $6, $7)"
+        self.lock_schema = f"SELECT pg_advisory_xact_lock({self.lock_id('schema')})"
+        self.has_schema = f"SELECT to_regclass('{schema}.about') IS NOT NULL"
+        self.read_schema_version = f"SELECT max(version) FROM {schema}.about"
 
     @lru_cache(maxsize=4096)  # noqa: B019  One object per store, and it lives as long as the process.
     def lock_id(self, unit: str) -> int:
@@ -49,16 +52,14 @@ class Statements:
         return f"BEGIN;SELECT {','.join(calls)}"
 
     def create(self) -> str:
-        """Return the script that creates what is missing. Two processes may run it at once."""
+        """Return the script that creates everything: in one transaction, and never over what is there."""
         schema = self.schema
         return f"""
-BEGIN;
-SELECT pg_advisory_xact_lock({self.lock_id("schema")});
 CREATE SCHEMA IF NOT EXISTS {schema};
-CREATE TABLE IF NOT EXISTS {schema}.about (version integer NOT NULL);
-INSERT INTO {schema}.about SELECT {SCHEMA_VERSION} WHERE NOT EXISTS (SELECT FROM {schema}.about);
-CREATE SEQUENCE IF NOT EXISTS {schema}.revision;
-CREATE TABLE IF NOT EXISTS {schema}.kv (
+CREATE TABLE {schema}.about (version integer NOT NULL);
+INSERT INTO {schema}.about VALUES ({SCHEMA_VERSION});
+CREATE SEQUENCE {schema}.revision;
+CREATE TABLE {schema}.kv (
     key text COLLATE "C" PRIMARY KEY,
     value bytea NOT NULL,
     version bigint NOT NULL,
@@ -66,8 +67,8 @@ CREATE TABLE IF NOT EXISTS {schema}.kv (
 ) WITH (fillfactor = 70);
 -- Values are checksummed and compact: compressing them costs time and gains nothing.
 ALTER TABLE {schema}.kv ALTER COLUMN value SET STORAGE EXTERNAL;
-CREATE INDEX IF NOT EXISTS kv_session ON {schema}.kv (session) WHERE session IS NOT NULL;
-CREATE OR REPLACE FUNCTION {schema}.write(
+CREATE INDEX kv_session ON {schema}.kv (session) WHERE session IS NOT NULL;
+CREATE FUNCTION {schema}.write(
     put_keys text[], put_values bytea[], ephemeral_keys text[], ephemeral_values bytea[], owner text,
     delete_keys text[], units text[]
 ) RETURNS bigint LANGUAGE plpgsql AS $body$
@@ -89,7 +90,6 @@ BEGIN
     END LOOP;
     RETURN next_revision;
 END $body$;
-COMMIT;
 """
 
 

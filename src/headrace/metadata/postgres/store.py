@@ -1,8 +1,9 @@
 """The metadata store on PostgreSQL.
 
-1. Begin, and take the advisory lock of each unit, in one order for everybody: so nobody waits in a circle.
-2. Read. The statement's snapshot is taken after the locks, so it sees what their last holders wrote.
-3. Decide, write, notify, commit.
+1. Wait for the units among the transactions of this process, without a connection.
+2. Begin, and take the advisory lock of each unit, in one order for everybody: so nobody waits in a circle.
+3. Read. The statement's snapshot is taken after the locks, so it sees what their last holders wrote.
+4. Decide, write, notify, commit.
 
 Row locks would not do: they do not lock rows that are absent, nor ranges. A transaction in a session holds the
 lock of the session's unit in shared mode, so that the session cannot end beside it.
@@ -34,6 +35,7 @@ from headrace.metadata.postgres.connections import PostgresLimits, connect_argum
 from headrace.metadata.postgres.failures import CONNECTION_ERRORS, ERRORS, translated
 from headrace.metadata.postgres.listening import Listener
 from headrace.metadata.postgres.statements import SCHEMA_VERSION, Statements
+from headrace.metadata.postgres.turns import Turns
 from headrace.metadata.session_records import encode_session, ended, new_session_id, session_state
 from headrace.metadata.watching import WatchHub
 from headrace.model.ids import SessionId
@@ -69,6 +71,7 @@ class PostgresMetadata:
         self._rng = rng
         self._crash_points = crash_points
         self._acquire_timeout_s = limits.connect_timeout_s
+        self._turns = Turns(limit_s=limits.turn_timeout_s)
         self._is_closed = False
 
     @classmethod
@@ -171,10 +174,13 @@ class PostgresMetadata:
     async def _transact(
         self, units: Sequence[Unit], shared: Sequence[Unit], body: Callable[[Connection], Awaitable[T]]
     ) -> T:
-        self._check_open()
         script = self._sql.begin(
             {self._sql.lock_id(unit) for unit in units}, {self._sql.lock_id(unit) for unit in shared}
         )
+        async with self._turns.take(units):
+            return await self._transact_in_turn(script, body)
+
+    async def _transact_in_turn(self, script: str, body: Callable[[Connection], Awaitable[T]]) -> T:
         connection = await self._acquire()
         try:
             with translated():
@@ -281,7 +287,6 @@ class PostgresMetadata:
         return True
 
     async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
-        self._check_open()
         connection = await self._acquire()
         try:
             with translated():
@@ -294,8 +299,14 @@ class PostgresMetadata:
         return [Versioned(*row) for row in await self._fetch(statement, range_.start, range_.end, range_.limit)]
 
     async def _acquire(self) -> Connection:
+        self._check_open()
         with translated():
-            return await self._pool.acquire(timeout=self._acquire_timeout_s)
+            connection = await self._pool.acquire(timeout=self._acquire_timeout_s)
+        if self._is_closed:
+            # The pool serves whoever was waiting already, and closes the connection under their hands.
+            await self._release(connection)
+            self._check_open()
+        return connection
 
     async def _release(self, connection: Connection) -> None:
         # A connection that broke is replaced by the pool; whoever used it has been told already.
@@ -308,9 +319,17 @@ class PostgresMetadata:
 
 
 async def _create_schema(pool: "asyncpg.Pool[asyncpg.Record]", statements: Statements) -> None:
+    """Create the schema if it is missing, and touch nothing if it is there.
+
+    It may belong to a newer release; and a change of a table, however small, waits for everybody who reads it,
+    a backup for instance, while all others wait behind it.
+    """
     with translated():
-        await pool.execute(statements.create())
-        version = await pool.fetchval(f"SELECT max(version) FROM {statements.schema}.about")
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.execute(statements.lock_schema)
+            if not await connection.fetchval(statements.has_schema):
+                await connection.execute(statements.create())
+            version = await connection.fetchval(statements.read_schema_version)
     if version > SCHEMA_VERSION:
         raise Unsupported(
             f"schema {statements.schema} has version {version}, this release knows up to {SCHEMA_VERSION}: upgrade it"

@@ -106,6 +106,15 @@ class WriteQueue:
             if queued.answer.done():
                 continue
             if isinstance(answer, Failed):
-                queued.answer.set_exception(answer.error)
+                queued.answer.set_exception(_for_future(answer.error))
             else:
                 queued.answer.set_result(answer)
+
+
+def _for_future(error: BaseException) -> BaseException:
+    """Return the error, or what a coroutine makes of it: a future refuses `StopIteration`, and nobody would be told."""
+    if not isinstance(error, StopIteration):
+        return error
+    replaced = RuntimeError("a decide function raised StopIteration")
+    replaced.__cause__ = error
+    return replaced

@@ -64,6 +64,7 @@ class SqliteMetadata:
         """Open the file, blocking; `open` does so on a thread."""
         self._path = path
         self._rng = rng
+        self._make_executor = make_executor
         self._stop = threading.Event()
 
         def handler(limit_s: float) -> BusyHandler:
@@ -213,9 +214,11 @@ class SqliteMetadata:
         await self._follower.close()
         await self._queue.close()
         await self._checkpointer.close()
-        await self._read_executor.run(self._close_connections)
-        for executor in self._executors:
-            executor.close()
+        closer = self._make_executor("metadata-close", 1)
+        try:
+            await closer.run(self._close_connections)
+        finally:
+            closer.close()
 
     async def _read(self, read: Callable[[apsw.Connection], T]) -> T:
         self._check_usable()
@@ -266,6 +269,9 @@ class SqliteMetadata:
             self._writer.unusable_because = f"a checkpoint failed: {error!r}"
 
     def _close_connections(self) -> None:
+        # Reads under way end first, those of cancelled callers too: until then their connections are in use.
+        for executor in self._executors:
+            executor.close()
         for connection in (*self._readers, self._probe):
             connection.close()
         self._writer.close()

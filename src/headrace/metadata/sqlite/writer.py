@@ -1,8 +1,11 @@
 """The one connection that writes: a group of jobs, one SQLite transaction, one fsync.
 
 1. `BEGIN IMMEDIATE`: from here on no other process writes.
-2. Each job in turn reads, decides and then writes. A job that raises has not written yet, so it leaves nothing.
+2. Each job in turn reads, decides and then writes. A job that raises before it writes leaves nothing.
 3. COMMIT. Only now does anybody get an answer, because later jobs have seen what earlier ones wrote.
+
+A job that raises in the middle of its writes, or because of SQLite, spoils its group: it is rolled back, and the job
+is run again on its own, so that its neighbours neither share its error nor keep half of what it wrote.
 
 Must stay true: the answers of a group stand or fall together with its COMMIT. After a COMMIT whose outcome
 is unknown this process never uses the file again: fsync is not retried and believed.
@@ -81,6 +84,15 @@ class GroupOutcome:
     wal_pages: int = 0
 
 
+class _SpoiltError(Exception):
+    """A job may have written something and then raised `error`: nothing of its group may be committed."""
+
+    def __init__(self, position: int, error: BaseException) -> None:
+        super().__init__(position)
+        self.position = position
+        self.error = error
+
+
 class GroupWriter:
     """Runs groups of jobs on one connection, one group at a time, on one thread."""
 
@@ -110,6 +122,11 @@ class GroupWriter:
         """Run jobs in one transaction. Raises nothing: an error of the group is the answer of each job."""
         try:
             return self._run(jobs)
+        except _SpoiltError as spoilt:
+            self._roll_back()
+            if len(jobs) > 1:
+                return self._run_apart(jobs, spoilt.position)
+            return GroupOutcome(answers=[self._failed(spoilt.error)])
         except HeadraceError as error:
             if isinstance(error, OutcomeUnknown):
                 self.unusable_because = str(error)
@@ -127,7 +144,7 @@ class GroupWriter:
             raise Unusable(f"{self._path} is not to be trusted: {self.unusable_because}; stop, look at the disk")
         try:
             transaction, foreign = self._begin()
-            answers = [self._answer(job, transaction) for job in jobs]
+            answers = [self._answer(position, job, transaction) for position, job in enumerate(jobs)]
             if transaction.changed:
                 rows.put_units(self._connection, transaction.changed.items())
         except apsw.Error as error:
@@ -148,13 +165,33 @@ class GroupWriter:
         foreign = [] if is_ours else rows.changed_since(self._connection, self._known_revision)
         return WriteTransaction(self._connection, revision), foreign
 
-    def _answer(self, job: Job, transaction: WriteTransaction) -> object | Failed:
+    def _run_apart(self, jobs: Sequence[Job], position: int) -> GroupOutcome:
+        """Run one job on its own and the others around it, in their order; what they decided before is forgotten."""
+        parts = (jobs[:position], jobs[position : position + 1], jobs[position + 1 :])
+        outcomes = [self.run(part) for part in parts if part]
+        return GroupOutcome(
+            answers=[answer for outcome in outcomes for answer in outcome.answers],
+            changed=[change for outcome in outcomes for change in outcome.changed],
+            last_revision=max(outcome.last_revision for outcome in outcomes),
+            wal_pages=self._wal_pages,
+        )
+
+    def _answer(self, position: int, job: Job, transaction: WriteTransaction) -> object | Failed:
+        before = transaction.revision
         try:
             return job(transaction)
-        except apsw.Error:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            # After some of its own errors SQLite has rolled back the whole transaction by itself.
+            if isinstance(error, apsw.Error) or transaction.revision != before:
+                raise _SpoiltError(position, error) from error
             return Failed(error)
+
+    def _failed(self, error: BaseException) -> Failed:
+        if not isinstance(error, apsw.Error):
+            return Failed(error)
+        translated = translate(error, self._path)
+        translated.__cause__ = error
+        return Failed(translated)
 
     def _commit(self, has_written: bool) -> None:
         if has_written:

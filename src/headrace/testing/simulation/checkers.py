@@ -8,8 +8,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
 
 from headrace.errors import HeadraceError
 from headrace.index.objects import wal_object_key
@@ -33,24 +32,13 @@ from headrace.objects.memory import MemoryObjects
 from headrace.objects.port import ByteRange
 from headrace.runtime.clock import Clock
 from headrace.testing.batches import read_batches
+from headrace.testing.inline import at_once
 from headrace.testing.simulation.history import History, Violation
 from headrace.wal.chunks import stamp_offsets
-
-T = TypeVar("T")
 
 MAX_ROWS = 10_000
 COLLECTING_MS = 30_000
 """How long an object without entries may be left over."""
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of an in-memory store, which never waits, to its end."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("an in-memory store waited for something")
 
 
 class StoredLog:

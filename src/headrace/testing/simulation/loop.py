@@ -417,7 +417,7 @@ def run_simulation(
     finally:
         if was_enabled:
             gc.enable()
-            gc.collect(0)  # All that was allocated meanwhile is young.
+            gc.collect()  # Thousands of histories may run in one process; what one leaves in circles is large.
 
 
 async def _close_generator(generator: AsyncGenerator[Any, Any]) -> None:

@@ -20,10 +20,10 @@ from headrace.metadata.memory import MemoryMetadata
 from headrace.model.ids import DomainId, ObjectId, StreamId
 from headrace.runtime.crash_points import CrashPoint
 from headrace.runtime.rng import Rng
+from headrace.testing.inline import at_once
 from headrace.testing.simulation.checkers import (
     CheckedObjects,
     StoredLog,
-    at_once,
     check_leaks,
     check_log,
     check_objects,

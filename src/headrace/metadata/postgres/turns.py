@@ -1,0 +1,42 @@
+"""Taking turns inside one process, before the server is asked for its locks.
+
+Callers that want the same unit could all wait in the server, but each would hold a connection of the pool while it
+waits: a unit that another host holds would then keep everybody from everything, the renewal of the session included.
+
+Must stay true: a transaction takes all its turns before it takes a connection, and in one order for everybody. So
+whoever holds a connection waits for the server alone, and nobody waits in a circle.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from weakref import WeakValueDictionary
+
+from headrace.errors import Retryable
+from headrace.metadata.port import Unit
+
+ABREAST = 1
+
+
+class Turns:
+    """Lets the transactions of one process that share a unit pass one after the other, first come, first served."""
+
+    def __init__(self, *, limit_s: float) -> None:
+        self._limit_s = limit_s
+        # A turn lives as long as somebody has it or waits for it: units come and go, with groups and sessions.
+        self._turns: WeakValueDictionary[Unit, asyncio.Semaphore] = WeakValueDictionary()
+
+    @contextlib.asynccontextmanager
+    async def take(self, units: Sequence[Unit]) -> AsyncIterator[None]:
+        """Wait for the turns of all units, and give them back in the end. Raises `Retryable` after the limit."""
+        wanted = [self._turns.setdefault(unit, asyncio.Semaphore(ABREAST)) for unit in sorted(set(units))]
+        async with contextlib.AsyncExitStack() as taken:
+            try:
+                async with asyncio.timeout(self._limit_s):
+                    for turn in wanted:
+                        await taken.enter_async_context(turn)
+            except TimeoutError as error:
+                raise Retryable(
+                    f"others in this process keep {', '.join(units)} busy for {self._limit_s} s, nothing was written"
+                ) from error
+            yield
