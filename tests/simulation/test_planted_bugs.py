@@ -24,9 +24,9 @@ from headrace.index.values import (
     PartStatus,
 )
 from headrace.metadata.port import Decision, Seen
-from headrace.model.ids import ObjectId, ObjectKey, SessionId
+from headrace.model.ids import ObjectId, ObjectKey, SessionId, WriterId
 from headrace.produce.placement import Placed
-from headrace.produce.writer import LogWriter
+from headrace.produce.writer import GivenUp, LogWriter
 from headrace.testing.simulation import node, repacker
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.loop import SimulationFailed
@@ -39,7 +39,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def forget_duplicates(patch: pytest.MonkeyPatch) -> None:
     """Accept every batch of an idempotent producer as new."""
-    patch.setattr(producers, "find_duplicate", lambda state, batch: None)
+    patch.setattr(producers, "find_duplicate", lambda state, batch, *, begins_by: None)
 
 
 def fold_loses_entries(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def reader_trusts_old_plans(patch: pytest.MonkeyPatch) -> None:
 def collector_deletes_segments_of_the_dead(patch: pytest.MonkeyPatch) -> None:
     """Delete what a dead writer left open, instead of sealing it."""
 
-    async def delete(self: Collector, object_id: ObjectId) -> None:
+    async def delete(self: Collector, object_id: ObjectId, writer: WriterId) -> None:
         key = objects.wal_object_key(self._keys.domain, object_id)
         await self._objects.delete([key])
 
@@ -151,9 +151,9 @@ def sweeper_deletes_everything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sweeper, "_is_orphan", is_orphan)
 
 
-def followers_are_not_doomed(patch: pytest.MonkeyPatch) -> None:
-    """Commit what a producer sent behind a frame that was given up."""
-    patch.setattr(LogWriter, "_doom_followers", lambda self, failed: None)
+def forget_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Accept what a new producer sent behind a batch that was given up."""
+    patch.setattr(GivenUp, "note", lambda self, offer: None)
 
 
 def small_batches_pass_large_ones(patch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ BUGS: list[Plant] = [
     reader_trusts_old_plans,
     collector_deletes_segments_of_the_dead,
     sweeper_deletes_everything,
-    followers_are_not_doomed,
+    forget_what_was_given_up,
     small_batches_pass_large_ones,
     acknowledge_what_is_only_written,
 ]

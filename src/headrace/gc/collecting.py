@@ -11,10 +11,11 @@ Must stay true: bytes are deleted only after a committed transaction condemned t
 takes an entry again (I8). Every step can be repeated, by any process, after any crash.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.errors import Missing
+from headrace.errors import HeadraceError, Missing
 from headrace.index.objects import CollectingAges, condemn_object, forget_object, is_due, seal_object
 from headrace.index.values import OBJECT_RECORD, WRITER_STATE, ObjectRecord, ObjectState
 from headrace.index.writers import retire_writer
@@ -58,37 +59,51 @@ class Collector:
         self._after_writer: Key | None = None
 
     async def tick(self) -> None:
-        """Look at the next page of objects, then let go of writers that are dead."""
+        """Look at the next page of objects, then let go of writers that are dead.
+
+        An object that fails now holds up no other; the first failure is raised in the end.
+        """
         is_alive = await self._writers()
         page = prefix_range(self._keys.objects_prefix, limit=self._limits.records_per_tick, after=self._after)
         found = await self._metadata.range(page)
         self._after = found[-1].key if len(found) == self._limits.records_per_tick else None
+        failures: list[HeadraceError] = []
         for item in found:
             object_id = ObjectId(item.key.removeprefix(self._keys.objects_prefix))
-            await self._handle(object_id, OBJECT_RECORD.decode(item.value, item.key), is_alive)
+            try:
+                await self._handle(object_id, OBJECT_RECORD.decode(item.value, item.key), is_alive)
+            except HeadraceError as error:
+                failures.append(error)
         for writer, is_living in is_alive.items():
             if not is_living:
                 await retire_writer(self._keys, writer).apply(self._metadata)
+        if failures:
+            raise failures[0]
 
     async def _handle(self, object_id: ObjectId, record: ObjectRecord, is_alive: Mapping[WriterId, bool]) -> None:
         if record.state is ObjectState.OPEN:
             if not await self._has_living_writer(record, is_alive):
-                await self._seal(object_id)
+                await self._seal(object_id, record.writer)
         elif is_due(record, now_ms=self._clock.now_ms(), ages=self._limits.ages):
             await self._condemn(object_id, record)
         elif record.state is ObjectState.CONDEMNED:
             await self._delete(object_id, record)
 
-    async def _seal(self, object_id: ObjectId) -> None:
-        """Close a dead writer's segment to commits, then give back the space it had prepared."""
-        record = await seal_object(self._keys, object_id, now_ms=self._clock.now_ms()).apply(self._metadata)
-        if record is None or not record.is_segment or self._objects.segments is None:
+    async def _seal(self, object_id: ObjectId, writer: WriterId) -> None:
+        """Fence the dead writer, so that its segment takes no commit; give back what it had prepared; seal it.
+
+        The record comes last: until then every collector does all of this again.
+        """
+        await retire_writer(self._keys, writer).apply(self._metadata)
+        raw = await self._metadata.get(self._keys.object(object_id))
+        if raw is None:
             return
-        try:
-            await self._objects.segments.seal_segment(ObjectKey(record.path), size_bytes=record.size_bytes)
-        except Missing:
-            # Another collector has condemned and deleted it since; its record is gone or says so.
-            return
+        record = OBJECT_RECORD.decode(raw.value, raw.key)
+        if record.state is ObjectState.OPEN and record.is_segment and self._objects.segments is not None:
+            # A file that is missing is damage, or went with its record since: either way there is nothing to cut.
+            with contextlib.suppress(Missing):
+                await self._objects.segments.seal_segment(ObjectKey(record.path), size_bytes=record.size_bytes)
+        await seal_object(self._keys, object_id, now_ms=self._clock.now_ms()).apply(self._metadata)
 
     async def _condemn(self, object_id: ObjectId, record: ObjectRecord) -> None:
         rule = condemn_object(self._keys, object_id, now_ms=self._clock.now_ms(), ages=self._limits.ages)

@@ -186,24 +186,30 @@ class IndexCache:
         while True:
             raw = await self._store.get(self._keys.state)
             domain = DomainState() if raw is None else DOMAIN_STATE.decode(raw.value, raw.key)
-            if self.view.position < domain.folded_to:
-                self.view.reset(domain.folded_to)
-            if await self._apply_until(domain.next_seq):
-                self.view.drop_folded_tail(domain.folded_to)
+            start_seq = max(self.view.position, domain.folded_to)
+            records = await self._read_records(start_seq, domain.next_seq)
+            if records is not None:
+                self._apply(start_seq, records, domain.folded_to)
                 return
 
-    async def _apply_until(self, next_seq: int) -> bool:
-        """Apply records below `next_seq`; say `False` if some were folded away meanwhile."""
-        while self.view.position < next_seq:
-            found = await self._store.range(self._keys.log_range(self.view.position, limit=RECORDS_PER_READ))
-            records = [LOG_RECORD.decode(item.value, item.key) for item in found]
-            if not records or records[0].seq > self.view.position:
-                return False
-            for record in records:
-                if record.seq > self.view.position:
-                    break
-                self.view.apply(record)
-        return True
+    async def _read_records(self, start_seq: int, end_seq: int) -> list[LogRecord] | None:
+        """Return the commit records of a range, or `None` if some were folded away meanwhile."""
+        records: list[LogRecord] = []
+        while (next_seq := start_seq + len(records)) < end_seq:
+            found = await self._store.range(self._keys.log_range(next_seq, limit=RECORDS_PER_READ))
+            page = [LOG_RECORD.decode(item.value, item.key) for item in found]
+            if not page or [record.seq for record in page] != list(range(next_seq, next_seq + len(page))):
+                return None
+            records += page
+        return records
+
+    def _apply(self, start_seq: int, records: Sequence[LogRecord], folded_to: int) -> None:
+        """Bring the view up to date, all at once: no look-up sees one that has begun anew and holds nothing yet."""
+        if self.view.position < start_seq:
+            self.view.reset(start_seq)
+        for record in records:
+            self.view.apply(record)
+        self.view.drop_folded_tail(folded_to)
 
     async def follow(self) -> None:
         """Stay fresh for ever: refresh whenever the watch says that something may have changed."""
@@ -218,26 +224,29 @@ class IndexCache:
     async def fresh_head(self, stream: StreamId) -> StreamHead | None:
         """Return a stream's head as of now, validated against the store; `None` if there is no such stream."""
         await self.refresh()
-        # Catching up may begin anew and forget heads, when folding has overtaken this cache: then read it again.
-        while self.view.head(stream) is None:
+        while (head := self.view.head(stream)) is None or head.seq >= self.view.position:
+            if head is not None:
+                # A head that was read from the store may be newer than the records applied so far. The entries that
+                # it counts on must be known, too.
+                await self.refresh()
+                continue
             generation = self.view.generation
             raw = await self._store.get(self._keys.head(stream))
             if raw is None:
                 return None
-            head = STREAM_HEAD.decode(raw.value, raw.key)
+            # A view that has begun anew meanwhile may have passed over records that changed this head: read it again.
             if generation == self.view.generation:
-                self.view.note_head(stream, head)
-            if self.view.position <= head.seq:
-                # The head is newer than the records applied so far: entries it counts on must be known, too.
-                await self.refresh()
-        known = self.view.head(stream)
-        return None if known is None or known.is_deleted else known
+                self.view.note_head(stream, STREAM_HEAD.decode(raw.value, raw.key))
+        return None if head.is_deleted else head
 
     async def locate(self, stream: StreamId, offset: int, *, limit: int = ENTRIES_PER_READ) -> list[IndexEntry]:
         """Return consecutive entries from the one that covers `offset` on; none if the stream does not hold it.
 
         Raises `Corrupt` if the offset lies between log start and high watermark and yet no entry covers it.
         """
+        head = self.view.head(stream)
+        if head is not None and (head.is_deleted or offset < head.log_start):
+            return []  # a log start never moves back, and a deleted stream never returns
         found = self.view.find(stream, offset, limit=limit) or await self._read(stream, offset, limit)
         if found:
             return found

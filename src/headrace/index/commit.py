@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.errors import Fenced, Retryable
+from headrace.errors import Corrupt, Fenced, Retryable
 from headrace.index import producers
 from headrace.index.producers import Refused
 from headrace.index.rule import Rule
@@ -79,7 +79,7 @@ class Part(Protocol):
         ...
 
     def decide(self, draft: "CommitDraft") -> PartResult:
-        """Change the draft and return the result; or raise `Refused` before the first change."""
+        """Change the draft and return the result; or raise `Refused` or `Corrupt` before the first change."""
         ...
 
 
@@ -211,12 +211,14 @@ class CommitDraft:
 class AppendPart:
     """Batches of one produce request for one stream, back to back in the object.
 
-    A batch with a producer id stands alone in its part, as Kafka's produce requests demand since version 3.
+    A batch with a producer id stands alone in its part, as Kafka's produce requests demand since version 3. Where the
+    writer had to give an earlier batch of this producer up, `begins_by` is that one's sequence.
     """
 
     stream: StreamId
     start_byte: int
     batches: Sequence[BatchSummary]
+    begins_by: int | None = None
 
     def read_keys(self, keys: DomainKeys) -> Sequence[Key]:
         head_key = keys.head(self.stream)
@@ -236,7 +238,7 @@ class AppendPart:
         log_start = draft.head(self.stream).log_start
         key = draft.keys.producer(self.stream, batch.producer_id)
         state = draft.producer(key)
-        first = producers.find_duplicate(state, batch)
+        first = producers.find_duplicate(state, batch, begins_by=self.begins_by)
         if first is not None:
             return PartResult(PartStatus.DUPLICATE, first.base_offset, first.append_time_ms, log_start)
         base_offset = draft.append(self.stream, self.start_byte, self.batches)
@@ -310,6 +312,9 @@ def _result(part: Part, draft: CommitDraft) -> PartResult:
         return part.decide(draft)
     except Refused as refused:
         return PartResult(refused.status)
+    except Corrupt:
+        # A damaged head or producer stops its own stream, and says so; the others of the frame go on.
+        return PartResult(PartStatus.DAMAGED)
 
 
 def open_object(record: ObjectRecord | None, object_id: ObjectId) -> ObjectRecord:

@@ -4,7 +4,8 @@ Kafka's rules, per (stream, producer id):
 - the last five batches are remembered; a batch that equals one of them is answered with its first offset
 - otherwise its sequence must follow the last one; sequences wrap from 2³¹ − 1 to 0
 - a newer epoch begins at sequence 0; an older epoch is fenced
-- a producer that is unknown here, or whose state has expired, may begin anywhere
+- a producer that is unknown here, or whose state has expired, may begin anywhere; except where the writer knows
+  that an earlier batch of it was given up: then that one must come first, or the order would be lost for good
 """
 
 from headrace.index.values import PartStatus, ProducedBatch, ProducerState
@@ -34,11 +35,18 @@ def living(state: ProducerState | None, *, now_ms: int, expiration_ms: int) -> P
     return None if now_ms - state.last_append_ms >= expiration_ms else state
 
 
-def find_duplicate(state: ProducerState | None, batch: BatchSummary) -> ProducedBatch | None:
-    """Return the remembered batch that this one repeats, if there is one; raise `Refused` if it cannot be next."""
+def find_duplicate(
+    state: ProducerState | None, batch: BatchSummary, *, begins_by: int | None = None
+) -> ProducedBatch | None:
+    """Return the remembered batch that this one repeats, if there is one; raise `Refused` if it cannot be next.
+
+    A producer without a state begins at `begins_by` or before, if that is given.
+    """
     if batch.base_sequence < 0:
         raise Refused(PartStatus.INVALID_SEQUENCE)
     if state is None:
+        if begins_by is not None and batch.base_sequence > begins_by:
+            raise Refused(PartStatus.OUT_OF_ORDER_SEQUENCE)
         return None
     if batch.producer_epoch < state.epoch:
         raise Refused(PartStatus.FENCED_PRODUCER)

@@ -47,6 +47,7 @@ class PartStatus(enum.IntEnum):
     OUT_OF_ORDER_SEQUENCE = 3
     FENCED_PRODUCER = 4
     INVALID_SEQUENCE = 5
+    DAMAGED = 6
 
 
 class DomainState(msgspec.Struct, frozen=True, array_like=True):

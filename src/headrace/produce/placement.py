@@ -188,12 +188,15 @@ class SegmentPlacement:
                 await self._seal(segment)
 
     async def _seal(self, segment: _OpenSegment) -> None:
-        """Close the record to commits first, then the file. What fails here is tried again at the next `tidy`."""
+        """Close the file, then the record: a crash in between leaves an open record, which a collector finishes.
+
+        Every frame has met its fate, so nothing behind the file's end is going to be committed.
+        """
         staging = self._staging
+        await segment.segment.seal()
+        staging.crash_points.reach(CrashPoint.WRITER_AFTER_SEAL)
         rule = seal_object(staging.keys, segment.object_id, now_ms=staging.clock.now_ms())
         record = await rule.apply(staging.metadata)
-        staging.crash_points.reach(CrashPoint.WRITER_AFTER_SEAL)
-        await segment.segment.seal()
         if record is None or record.state is ObjectState.CONDEMNED:
             # It was condemned before our first byte: nothing will ever name it, and its collector may have passed by.
             await self._objects.delete([segment.segment.key])

@@ -10,20 +10,20 @@ Must stay true:
 - Nothing is acknowledged before bytes and commit are durable (I9).
 - A frame commits, or is recorded as abandoned, before anything behind it commits: no order is broken, and
   a frame whose commit was in doubt is never committed by surprise.
-- When a frame is given up, batches that the same producer had sent behind it are refused with it: a stream that
-  has never seen the producer would else accept the later ones first.
+- When a frame is given up, its producers' first batches in it are remembered: a stream that has never seen the
+  producer would else accept later ones first, and refuse these for ever.
 - Who is told `Retryable` may send again without a double; who is told `OutcomeUnknown` may not assume so.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable
 from headrace.index.cache import IndexCache
 from headrace.index.commit import AppendPart, FrameCommit, ObjectClosed, Outcome, commit_frame
-from headrace.index.values import LOG_RECORD, LogRecord, PartResult
+from headrace.index.values import LOG_RECORD, LogRecord, PartResult, PartStatus
 from headrace.index.writers import abandon_frame, register_writer, retire_writer
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
@@ -34,6 +34,9 @@ from headrace.produce.placement import Placed, Placement
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
 from headrace.wal.frame import FrameBuilder, SealedFrame
+
+MAX_GIVEN_UP = 10_000
+"""How many producers' given-up batches a writer remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +55,12 @@ class WriterLimits:
 class _Offer:
     """One caller's batches in a frame, and where the answer goes."""
 
-    __slots__ = ("answer", "batches", "is_doomed", "stream")
+    __slots__ = ("answer", "batches", "stream")
 
     def __init__(self, stream: StreamId, batches: Sequence[BatchSummary]) -> None:
         self.stream = stream
         self.batches = batches
         self.answer: asyncio.Future[PartResult] = asyncio.get_running_loop().create_future()
-        self.is_doomed = False
 
     @property
     def producer(self) -> tuple[StreamId, ProducerId] | None:
@@ -86,19 +88,51 @@ class _Frame:
     sealed: SealedFrame
     offers: list[_Offer]
 
-    def wanted(self) -> list[tuple[_Offer, int]]:
-        """Return the offers that may still be committed, each with its first byte in the frame."""
-        placed = zip(self.offers, self.sealed.positions, strict=True)
-        return [(offer, position.start_byte) for offer, position in placed if not offer.is_doomed]
-
     @property
     def held_bytes(self) -> int:
         """What its callers' buffers count against the writer's budget."""
         return sum(position.size_bytes for position in self.sealed.positions)
 
 
-def _doomed() -> Retryable:
-    return Retryable("an earlier batch of this producer could not be stored: send both again, in order")
+class GivenUp:
+    """Remembers, per stream and producer, the first batch that was given up and has not come again.
+
+    What the producer sent behind it may come in any time later: it was sent before the producer could know. The rule
+    asks only where a stream has no state of the producer, so what is forgotten here, or done through another broker,
+    does no harm.
+    """
+
+    def __init__(self) -> None:
+        self._first: OrderedDict[tuple[StreamId, ProducerId], BatchSummary] = OrderedDict()
+
+    def note(self, offer: _Offer) -> None:
+        """Remember an offer that was given up, unless an earlier one is remembered."""
+        if offer.producer is None:
+            return
+        known = self._first.get(offer.producer)
+        batch = offer.batches[0]
+        if known is None or _position(batch) < _position(known):
+            self._first[offer.producer] = batch
+            if len(self._first) > MAX_GIVEN_UP:
+                self._first.popitem(last=False)
+
+    def note_result(self, offer: _Offer, result: PartResult) -> None:
+        """Forget the producer once the stream knows it."""
+        if offer.producer is not None and result.status in (PartStatus.ACCEPTED, PartStatus.DUPLICATE):
+            self._first.pop(offer.producer, None)
+
+    def begins_by(self, offer: _Offer) -> int | None:
+        """Return the sequence at which the producer must begin on a stream that does not know it."""
+        if offer.producer is None:
+            return None
+        known = self._first.get(offer.producer)
+        if known is None or known.producer_epoch != offer.batches[0].producer_epoch:
+            return None
+        return known.base_sequence
+
+
+def _position(batch: BatchSummary) -> tuple[int, int]:
+    return batch.producer_epoch, batch.base_sequence
 
 
 class LogWriter:
@@ -130,12 +164,12 @@ class LogWriter:
         self._next_frame = 0
         self._in_flight: dict[asyncio.Task[None], _Frame] = {}
         self._predecessor: asyncio.Task[None] | None = None
-        self._arriving: dict[_Offer, None] = {}
+        self._given_up = GivenUp()
         self._admission = asyncio.Lock()
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
         self._flusher: asyncio.Task[None] | None = None
-        self._fence: Fenced | None = None
+        self._fence: str | None = None
         self._is_closing = False
         self.fenced = asyncio.Event()
         """Set when this incarnation can never commit again: whoever runs it ends it and starts a new one."""
@@ -149,38 +183,33 @@ class LogWriter:
     async def append(self, stream: StreamId, data: Buffer, batches: Sequence[BatchSummary]) -> PartResult:
         """Append one request's batches to a stream and return what became of them, once that is durable.
 
-        `data` must stay as it is until then. Raises `Retryable` (nothing was written), `OutcomeUnknown`,
+        `data` must stay as it is until then, also where the caller is cancelled meanwhile: its frame goes on. Raises `Retryable` (nothing was written), `OutcomeUnknown`,
         or `Fenced` (this writer is done for; another broker can take the request).
         """
-        offer = _Offer(stream, batches)
-        self._arriving[offer] = None
-        try:
-            # First come, first served: a small batch must not pass a large one that waits for room.
-            async with self._admission:
-                while self._held_bytes > 0 and self._held_bytes + len(data) > self._limits.buffer_max_bytes:
-                    self._room.clear()
-                    await self._room.wait()
-                self._take(offer, data)
-        finally:
-            del self._arriving[offer]
+        # First come, first served: a small batch must not pass a large one that waits for room.
+        async with self._admission:
+            while self._held_bytes > 0 and self._held_bytes + len(data) > self._limits.buffer_max_bytes:
+                self._room.clear()
+                await self._room.wait()
+            offer = self._take(stream, data, batches)
         return await offer.answer
 
-    def _take(self, offer: _Offer, data: Buffer) -> None:
+    def _take(self, stream: StreamId, data: Buffer, batches: Sequence[BatchSummary]) -> _Offer:
         """Put batches into the open frame, or into a new one if that one is full."""
         if self._fence is not None:
-            raise self._fence
+            raise Fenced(self._fence)
         if self._is_closing:
             raise Retryable("this writer is closing: send the request to another broker")
-        if offer.is_doomed:
-            raise _doomed()
         size_bytes = len(data)
-        self._held_bytes += size_bytes
         if self._open.offers and self._open.builder.size_bytes + size_bytes > self._limits.frame_max_bytes:
             self._full.append(self._open)
             self._open = _OpenFrame()
-        self._open.builder.add(offer.stream, data, offer.batches)
+        offer = _Offer(stream, batches)
+        self._open.builder.add(stream, data, batches)
         self._open.offers.append(offer)
+        self._held_bytes += size_bytes
         self._wakeup.set()
+        return offer
 
     async def drain(self) -> None:
         """Take no more, and wait until everything taken so far has its answer."""
@@ -245,7 +274,15 @@ class LogWriter:
         task = asyncio.create_task(self._carry(frame, self._predecessor))
         self._predecessor = task
         self._in_flight[task] = frame
-        task.add_done_callback(self._in_flight.pop)
+        task.add_done_callback(self._landed)
+
+    def _landed(self, task: "asyncio.Task[None]") -> None:
+        """Let go of a frame's task. One that broke off is a mistake of ours: it is told at once, not when collected."""
+        del self._in_flight[task]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            context = {"message": "a frame ended without a fate", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)
 
     async def _carry(self, frame: _Frame, predecessor: "asyncio.Task[None] | None") -> None:
         """Bring one frame to its fate and tell its callers."""
@@ -272,7 +309,7 @@ class LogWriter:
         self, frame: _Frame, placed: Placed | None, failure: HeadraceError | None
     ) -> LogRecord | HeadraceError:
         if self._fence is not None:
-            return self._fence
+            return Fenced(self._fence)
         settlement = _Settlement(self, frame)
         if placed is None:
             # The bytes may or may not lie there, but no entry will ever name them: nothing was written.
@@ -294,29 +331,19 @@ class LogWriter:
         if isinstance(outcome, LogRecord):
             if self._cache is not None and self._cache.view.position == outcome.seq:
                 self._cache.view.apply(outcome)
-            for (offer, _), result in zip(frame.wanted(), outcome.results, strict=True):
+            for offer, result in zip(frame.offers, outcome.results, strict=True):
+                self._given_up.note_result(offer, result)
                 if not offer.answer.done():
                     offer.answer.set_result(result)
-            outcome = _doomed()
-        else:
-            self._doom_followers(frame)
+            return
         for offer in frame.offers:
+            self._given_up.note(offer)
             if not offer.answer.done():
                 offer.answer.set_exception(outcome)
 
     def _note_fence(self, error: Fenced) -> None:
-        self._fence = error
+        self._fence = str(error)
         self.fenced.set()
-
-    def _doom_followers(self, failed: _Frame) -> None:
-        """Refuse what the producers of a failed frame have sent behind it: they sent it before they could know."""
-        producers = {offer.producer for offer in failed.offers} - {None}
-        # Frames before it may still be on their way, if this one broke off by an error that nobody expected.
-        behind = [frame for frame in self._in_flight.values() if frame.number > failed.number]
-        frames: list[_Frame | _OpenFrame] = [*behind, *self._full, self._open]
-        for offer in [*self._arriving, *(offer for frame in frames for offer in frame.offers)]:
-            if offer.producer in producers:
-                offer.is_doomed = True
 
 
 class _Settlement:
@@ -327,6 +354,7 @@ class _Settlement:
         self._metadata = writer._metadata
         self._writer = writer._writer
         self._limits = writer._limits
+        self._given_up = writer._given_up
         self._clock = writer._clock
         self._crash_points = writer._crash_points
         self._note_fence = writer._note_fence
@@ -335,10 +363,7 @@ class _Settlement:
 
     async def commit(self, placed: Placed) -> LogRecord | HeadraceError:
         """Commit the frame, trying again a few times, else give it up; return its record or why there is none."""
-        commit = self._commit_of(placed)
-        if not commit.parts:
-            return await self.give_up(_doomed())
-        rule = commit_frame(self._keys, commit)
+        rule = commit_frame(self._keys, self._commit_of(placed))
         for _ in range(self._limits.commit_attempts):
             try:
                 outcome = await rule.apply(self._metadata)
@@ -376,8 +401,13 @@ class _Settlement:
     def _commit_of(self, placed: Placed) -> FrameCommit:
         frame = self._frame
         parts = [
-            AppendPart(offer.stream, placed.start_byte + start_byte, offer.batches)
-            for offer, start_byte in frame.wanted()
+            AppendPart(
+                offer.stream,
+                placed.start_byte + position.start_byte,
+                offer.batches,
+                self._given_up.begins_by(offer),
+            )
+            for offer, position in zip(frame.offers, frame.sealed.positions, strict=True)
         ]
         return FrameCommit(
             writer=self._writer,

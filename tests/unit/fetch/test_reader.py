@@ -150,7 +150,6 @@ async def test_nothing_is_returned_for_a_stream_that_is_not_there() -> None:
     assert await reader_of(kit).read(StreamId(99), 0, max_bytes=ALL) == []
 
 
-@pytest.mark.xfail(reason="entries below the log start are answered from memory or the index until they are trimmed")
 @pytest.mark.parametrize("is_folded", [False, True])
 async def test_nothing_is_returned_below_the_log_start(is_folded: bool) -> None:
     kit, stream = await logged(3)
@@ -161,7 +160,6 @@ async def test_nothing_is_returned_below_the_log_start(is_folded: bool) -> None:
     assert await reader_of(kit).read(stream, 0, max_bytes=ALL) == []
 
 
-@pytest.mark.xfail(reason="entries of a deleted stream are answered from memory or the index until they are trimmed")
 async def test_nothing_is_returned_from_a_deleted_stream() -> None:
     kit, stream = await logged(3)
     await delete_stream(kit.keys, stream, now_ms=0).apply(kit.metadata)

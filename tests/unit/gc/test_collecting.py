@@ -171,7 +171,6 @@ async def test_dead_writer_behind_a_page_of_living_ones_is_found() -> None:
     assert record is not None and record.state is ObjectState.SEALED
 
 
-@pytest.mark.xfail(reason="once the record says sealed, nobody looks at the file again")
 async def test_sealing_a_file_that_failed_is_repeated() -> None:
     kit = WriterKit()
     (stream,) = await kit.start()

@@ -222,3 +222,36 @@ async def test_head_that_records_overtook_while_it_was_read_is_read_again() -> N
     log.store.get = get_then_append  # type: ignore[method-assign]
     head = await cache.fresh_head(stream)
     assert head is not None and head.high_watermark == 11
+
+
+async def test_head_read_by_another_task_counts_only_once_its_records_are_applied() -> None:
+    log, stream = await logged(0)
+    cache = cache_of(log)
+    await log.fold()
+    await cache.refresh()
+    await log.append(stream)
+    cache.view.note_head(stream, await log.head(stream))  # as a look-up that runs beside this one does
+    head = await cache.fresh_head(stream)
+    assert head is not None and head.seq < cache.view.position
+    assert await offsets(cache, stream, 0) == [0]
+
+
+async def test_view_never_shows_itself_half_caught_up() -> None:
+    log, stream = await logged(3)
+    cache = cache_of(log)
+    await cache.refresh()
+    for _ in range(5):
+        await log.append(stream, 10)
+    await log.fold(lag_records=2)
+    seen: list[int] = []
+    real_range = log.store.range
+
+    async def watching_range(range_: Range) -> list[Versioned]:
+        seen.append(cache.view.position)
+        return await real_range(range_)
+
+    log.store.range = watching_range  # type: ignore[method-assign]
+    before = cache.view.position
+    await cache.refresh()
+    assert seen and set(seen) == {before}, "the view moves only after everything was read"
+    assert cache.view.position == (await log.state()).next_seq

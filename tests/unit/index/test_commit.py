@@ -11,7 +11,7 @@ from headrace.index.streams import delete_stream
 from headrace.index.values import ObjectState, PartResult, PartStatus
 from headrace.index.writers import abandon_frame
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.port import Key
+from headrace.metadata.port import Decision, Key, Reads
 from headrace.model.ids import StreamId
 from tests.log_kit import DAY_MS, EXPIRATION_MS, WRITER, LogKit, batch
 
@@ -225,3 +225,16 @@ async def test_parts_of_other_kinds_see_what_earlier_parts_changed_and_commit_to
     ]
     stored = await log.store.get(key)
     assert stored is not None and stored.value == b"2"
+
+
+async def test_damaged_head_stops_its_own_stream_only() -> None:
+    log = LogKit()
+    sound, damaged = await log.streams(2)
+    await log.writer()
+    key = log.keys.head(damaged)
+    spoilt = Decision(result=None, puts={key: b"\x01 not what was written"})
+    await log.store.transact([log.keys.unit], Reads(), lambda seen: spoilt)
+    results = await log.commit((damaged, [batch()]), (sound, [batch()]))
+    assert [result.status for result in results] == [PartStatus.DAMAGED, PartStatus.ACCEPTED]
+    kept = await log.store.get(key)
+    assert kept is not None and kept.value == spoilt.puts[key], "what is damaged is left as it is"

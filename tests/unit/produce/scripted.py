@@ -252,11 +252,11 @@ class WriterKit:
         return self.streams
 
     def offer(
-        self, stream: StreamId, *values: bytes, producer: int = -1, sequence: int = -1
+        self, stream: StreamId, *values: bytes, producer: int = -1, sequence: int = -1, epoch: int = 0
     ) -> "asyncio.Task[PartResult]":
         """Begin to append one batch; the task's result is the answer."""
         data = make_batch(
-            values, producer_id=producer, producer_epoch=-1 if producer < 0 else 0, base_sequence=sequence
+            values, producer_id=producer, producer_epoch=-1 if producer < 0 else epoch, base_sequence=sequence
         )
         batches = [view.summary() for view in iter_batches(memoryview(data))]
         offered = asyncio.create_task(self.writer.append(stream, data, batches))

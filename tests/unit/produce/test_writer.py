@@ -7,8 +7,17 @@ import pytest
 from headrace.errors import Fenced, OutcomeUnknown, Retryable, Unusable
 from headrace.index.fold import fold_records, plan_fold
 from headrace.index.objects import seal_object, wal_object_id
-from headrace.index.values import ObjectState, PartResult, PartStatus
+from headrace.index.values import (
+    PRODUCER_STATE,
+    ObjectState,
+    PartResult,
+    PartStatus,
+    ProducedBatch,
+    ProducerState,
+)
 from headrace.index.writers import retire_writer
+from headrace.metadata.port import Decision, Reads
+from headrace.model.ids import ProducerId
 from tests.unit.produce.scripted import WRITER, Hold, Lose, Meanwhile, Refuse, WriterKit, batch_bytes
 
 REFUSED = Refuse(Retryable("busy"))
@@ -21,6 +30,10 @@ def offsets(*answers: "asyncio.Task[PartResult]") -> list[int]:
 
 def errors(*answers: "asyncio.Task[PartResult]") -> list[type[BaseException | None]]:
     return [type(answer.exception()) for answer in answers]
+
+
+def statuses(*answers: "asyncio.Task[PartResult]") -> list[PartStatus]:
+    return [answer.result().status for answer in answers]
 
 
 # Gathering
@@ -405,12 +418,13 @@ async def test_followers_of_a_failed_frame_are_refused_wherever_they_are() -> No
     kit.script.plan("put", failing, flying)
     answers = [await kit.taken(stream, bytes(100), producer=1, sequence=n) for n in range(5)]
     writer = kit.writer
-    places = (len(writer._in_flight), len(writer._full), len(writer._open.offers), len(writer._arriving))
-    assert places == (2, 1, 1, 1), "in flight, full, open, waiting for room"
+    places = (len(writer._in_flight), len(writer._full), len(writer._open.offers))
+    assert places == (2, 1, 1), "in flight, full, open; and the fifth waits for room"
     failing.release()
     flying.release()
     await kit.clock.settle()
-    assert errors(*answers) == [Retryable] * 5
+    assert errors(answers[0]) == [Retryable]
+    assert statuses(*answers[1:]) == [PartStatus.OUT_OF_ORDER_SEQUENCE] * 4
     assert await kit.values(stream) == []
     again = [kit.offer(stream, bytes(100), producer=1, sequence=n) for n in range(5)]
     await kit.clock.settle()
@@ -433,7 +447,8 @@ async def test_other_producers_and_other_streams_do_not_follow_a_failed_frame() 
     failing.release()
     flying.release()
     await kit.clock.settle()
-    assert errors(failed, in_flight[1]) == [Retryable, Retryable]
+    assert errors(failed) == [Retryable]
+    assert statuses(in_flight[1]) == [PartStatus.OUT_OF_ORDER_SEQUENCE]
     assert offsets(in_flight[0], in_flight[2], in_flight[3]) == [0, 0, 1]
     assert await kit.values(a) == [b"other", b"plain"]
 
@@ -451,23 +466,41 @@ async def test_plain_batches_do_not_follow_a_failed_plain_one() -> None:
     assert offsets(behind) == [0]
 
 
-@pytest.mark.xfail(reason="a refused batch in a frame that commits does not take its later followers with it")
-async def test_batch_that_arrives_while_a_refused_one_is_in_flight_follows_it() -> None:
-    kit = WriterKit(is_remote=True, frames_in_flight=3)
+async def test_batch_that_comes_in_long_after_the_failure_still_waits_for_the_one_that_failed() -> None:
+    kit = WriterKit(is_remote=True)
     (stream,) = await kit.start()
-    failing, flying = Hold(Retryable("no")), Hold()
-    kit.script.plan("put", failing, flying)
+    kit.script.plan("put", Refuse(Retryable("no")))
     first = await kit.taken(stream, b"0", producer=1, sequence=0)
-    second = kit.offer(stream, b"1", producer=1, sequence=1)
-    neighbour = await kit.taken(stream, b"neighbour")
-    failing.release()
-    await kit.clock.settle()
+    second = await kit.taken(stream, b"1", producer=1, sequence=1)
     third = await kit.taken(stream, b"2", producer=1, sequence=2)
-    flying.release()
+    assert errors(first) == [Retryable]
+    assert statuses(second, third) == [PartStatus.OUT_OF_ORDER_SEQUENCE] * 2
+    again = [await kit.taken(stream, b"%d" % n, producer=1, sequence=n) for n in range(3)]
+    assert offsets(*again) == [0, 1, 2]
+
+
+async def test_newer_epoch_of_the_producer_begins_where_it_likes() -> None:
+    kit = WriterKit(is_remote=True)
+    (stream,) = await kit.start()
+    kit.script.plan("put", Refuse(Retryable("no")))
+    await kit.taken(stream, b"0", producer=1, sequence=0)
+    newer = kit.offer(stream, b"new", producer=1, sequence=7, epoch=1)
     await kit.clock.settle()
-    assert offsets(neighbour) == [0]
-    assert errors(first, second) == [Retryable, Retryable]
-    assert errors(third) == [Retryable], "accepted, it would stand before those that its producer sends again"
+    assert statuses(newer) == [PartStatus.ACCEPTED]
+
+
+async def test_writer_that_remembers_a_failure_believes_a_stream_that_knows_the_producer() -> None:
+    kit = WriterKit(is_remote=True)
+    (stream,) = await kit.start()
+    kit.script.plan("put", Refuse(Retryable("no")))
+    await kit.taken(stream, b"0", producer=1, sequence=0)
+    # Through another broker, the producer has gone on to sequence 1 meanwhile.
+    state = ProducerState(0, (ProducedBatch(1, 1, 0, 0),), kit.clock.now_ms())
+    key = kit.keys.producer(stream, ProducerId(1))
+    stored = Decision(result=None, puts={key: PRODUCER_STATE.encode(state)})
+    await kit.metadata.transact([kit.keys.unit], Reads(), lambda seen: stored)
+    third = await kit.taken(stream, b"2", producer=1, sequence=2)
+    assert statuses(third) == [PartStatus.ACCEPTED]
 
 
 # The end

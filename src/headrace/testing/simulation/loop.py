@@ -64,6 +64,10 @@ class Owner(Protocol):
         """Take a callback that came up while the owner was not running."""
         ...
 
+    def take_held(self) -> "list[SimHandle]":
+        """Give back the callbacks that were held."""
+        ...
+
 
 OWNER: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("headrace-simulation-owner", default=None)
 """Whose code is running. Contexts are inherited by tasks, timers and callbacks, and so is this."""
@@ -147,6 +151,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.seed = seed
         self.root_context = contextvars.copy_context()
         """The context outside all processes: what runs in it belongs to the stores and the network."""
+        self._owners: list[Owner] = []
+        self._unseen: list[Exception] = []
         self._now = _START_SECONDS
         self._end_at = _START_SECONDS + time_limit_seconds
         self._ready: deque[SimHandle] = deque()
@@ -235,9 +241,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note what asyncio would log: failures are reported by `run_simulation`, from the tasks themselves."""
+        """Note what asyncio would log. A failure that gets here was seen by nobody: the history fails with it."""
+        error = context.get("exception")
         if not self._is_closed:
-            self.note(f"asyncio: {context.get('message')}: {context.get('exception')!r}")
+            self.note(f"asyncio: {context.get('message')}: {error!r}")
+            if isinstance(error, Exception):
+                self._unseen.append(error)
 
     # --- for simulated processes
 
@@ -248,6 +257,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     def shelve(self, handle: SimHandle) -> None:
         """Keep a callback that shall never run, until the end: a task without one could not be unwound."""
         self._shelf.append(handle)
+
+    def adopt(self, owner: Owner) -> None:
+        """Get to know an owner: what it holds must be unwound in the end."""
+        self._owners.append(owner)
 
     def watch_failure(self, task: asyncio.Task[Any]) -> None:
         """Remember a task that failed; unless somebody looks at its exception, the simulation fails with it."""
@@ -367,10 +380,15 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise SimulationFailed(
                 f"seed {self.seed}: nobody looked at the failure of {names}: {failure!r}"
             ) from failure
+        if self._unseen:
+            raise SimulationFailed(f"seed {self.seed}: nobody looked at {self._unseen[0]!r}") from self._unseen[0]
 
     def _unwind(self) -> None:
+        # A task whose first step never ran ends only by that step: also those that a paused owner holds.
         self._ready.extend(self._shelf)
         self._shelf.clear()
+        for owner in self._owners:
+            self._ready.extend(owner.take_held())
         for _ in range(MAX_CLOSING_ROUNDS):
             tasks = self._tasks()
             if not tasks:

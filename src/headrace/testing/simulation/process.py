@@ -89,6 +89,7 @@ class SimProcess:
         self._number = 0
         self._context = loop.root_context.copy()
         self._context.run(OWNER.set, self)
+        loop.adopt(self)
 
     def __repr__(self) -> str:
         return f"<SimProcess {self.name}>"
@@ -140,9 +141,13 @@ class SimProcess:
             return
         self.loop.note(f"{self.name} resumed")
         self.is_running = True
-        held, self._held = self._held, []
-        for handle in held:
+        for handle in self.take_held():
             self.loop.requeue(handle)
+
+    def take_held(self) -> list[SimHandle]:
+        """Give back what came up while the process was paused."""
+        held, self._held = self._held, []
+        return held
 
     def next_number(self) -> int:
         """Return a running number, for what the process has under way outside of itself."""
@@ -164,9 +169,8 @@ class SimProcess:
     def _die(self) -> None:
         self.loop.note(f"{self.name} crashed")
         self.is_running, self.is_dead = False, True
-        for handle in self._held:
+        for handle in self.take_held():
             self.loop.shelve(handle)
-        self._held.clear()
         for request in list(self.requests.values()):
             request.sender_died()
         self.requests.clear()
