@@ -127,11 +127,6 @@ def reader_skips(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reader, "_within", within)
 
 
-def reader_trusts_old_plans(patch: pytest.MonkeyPatch) -> None:
-    """Call an object damaged that is only gone because it was repacked."""
-    patch.setattr(reader, "MAX_PLANS", 1)
-
-
 def collector_deletes_segments_of_the_dead(patch: pytest.MonkeyPatch) -> None:
     """Delete what a dead writer left open, instead of sealing it."""
 
@@ -195,7 +190,6 @@ BUGS: list[Plant] = [
     commit_into_closed_objects,
     caches_say_no,
     reader_skips,
-    reader_trusts_old_plans,
     collector_deletes_segments_of_the_dead,
     sweeper_deletes_everything,
     forget_what_was_given_up,

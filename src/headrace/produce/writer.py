@@ -183,8 +183,9 @@ class LogWriter:
     async def append(self, stream: StreamId, data: Buffer, batches: Sequence[BatchSummary]) -> PartResult:
         """Append one request's batches to a stream and return what became of them, once that is durable.
 
-        `data` must stay as it is until then, also where the caller is cancelled meanwhile: its frame goes on. Raises `Retryable` (nothing was written), `OutcomeUnknown`,
-        or `Fenced` (this writer is done for; another broker can take the request).
+        `data` must stay as it is until then, also where the caller is cancelled meanwhile: its frame goes on.
+        Raises `Retryable` (nothing was written), `OutcomeUnknown`, or `Fenced` (this writer is done for; another
+        broker can take the request).
         """
         # First come, first served: a small batch must not pass a large one that waits for room.
         async with self._admission:
@@ -277,7 +278,7 @@ class LogWriter:
         task.add_done_callback(self._landed)
 
     def _landed(self, task: "asyncio.Task[None]") -> None:
-        """Let go of a frame's task. One that broke off is a mistake of ours: it is told at once, not when collected."""
+        """Let go of a frame's task. One that broke off is a mistake of ours, and is told at once."""
         del self._in_flight[task]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):

@@ -25,6 +25,7 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_SECONDS = 4.0
 PAUSE_SECONDS = 0.3
 ROUNDS_PER_ID = 2
+BEGIN_ANEW_RATE = 0.15
 MAX_PRODUCERS = 100
 
 
@@ -136,11 +137,12 @@ class Consumer(Client):
     """Reads streams from their beginning, from any broker, and insists on every offset."""
 
     async def run(self, rounds: int) -> None:
-        """Read a little, again and again."""
+        """Read a little, again and again; now and then begin anew, where entries have been swapped meanwhile."""
         positions = {StreamId(number): 0 for number in range(STREAM_COUNT)}
         for _ in range(rounds):
             for stream, position in positions.items():
-                positions[stream] = await self._advance(stream, position)
+                begins_anew = self._rng.random() < BEGIN_ANEW_RATE
+                positions[stream] = await self._advance(stream, 0 if begins_anew else position)
             await self._pause()
 
     async def _advance(self, stream: StreamId, position: int) -> int:

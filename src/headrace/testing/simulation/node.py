@@ -38,16 +38,9 @@ T = TypeVar("T")
 
 STREAM_COUNT = 3
 SESSION_TIMEOUT_MS = 5_000
-STAGED_MAX_AGE_MS = 12_000
-SEALED_GRACE_MS = 3_000
 START_RETRY_SECONDS = 0.3
 
 FOLD_LIMITS = FoldLimits(records_per_step=5, steps_per_tick=4, lag_records=3)
-COLLECTOR_LIMITS = CollectorLimits(
-    ages=CollectingAges(staged_max_age_ms=STAGED_MAX_AGE_MS, sealed_grace_ms=SEALED_GRACE_MS),
-    records_per_tick=20,
-    writers_per_tick=100,
-)
 RETRY_POLICY = RetryPolicy(attempts=3, initial_backoff_ms=20, throttled_backoff_ms=50, deadline_ms=4_000)
 
 
@@ -59,6 +52,7 @@ class NodeShape:
     frames_in_flight: int
     segment_max_bytes: int
     buffer_max_bytes: int
+    ages: CollectingAges
 
 
 class Node:
@@ -128,7 +122,7 @@ class Node:
                 segment_max_bytes=self._shape.segment_max_bytes,
                 segment_max_age_ms=4_000,
                 staged_ahead=3,
-                staged_max_age_ms=STAGED_MAX_AGE_MS,
+                staged_max_age_ms=self._shape.ages.staged_max_age_ms,
             ),
         )
         return LogWriter(
@@ -160,7 +154,7 @@ class Node:
             objects=self.objects,
             clock=clock,
             crash_points=crash_points,
-            limits=COLLECTOR_LIMITS,
+            limits=CollectorLimits(ages=self._shape.ages, records_per_tick=20, writers_per_tick=100),
         )
         sweeper = Sweeper(keys=self.keys, metadata=metadata, objects=self.objects, objects_per_tick=20)
         trimmer = Trimmer(keys=self.keys, metadata=metadata, clock=clock, entries_per_step=3)

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from headrace.index.objects import CollectingAges
 from headrace.index.streams import create_streams
 from headrace.index.values import StreamKind
 from headrace.metadata.keys import DomainKeys
@@ -83,7 +84,12 @@ class Scenario:
             linger_ms=self._rng.randrange(0, 2) * 20,
             frames_in_flight=self._rng.randrange(1, 5),
             segment_max_bytes=self._rng.randrange(500, 4_000),
-            buffer_max_bytes=self._rng.randrange(100, 1_200),
+            buffer_max_bytes=self._rng.randrange(100, 500),
+            # Sometimes so short that objects are collected under their writers and readers.
+            ages=CollectingAges(
+                staged_max_age_ms=(600, 3_000, 12_000)[self._rng.randrange(0, 3)],
+                sealed_grace_ms=(0, 400, 3_000)[self._rng.randrange(0, 3)],
+            ),
         )
         self._slots: list[Node] = []
         self._incarnations = 0
