@@ -15,11 +15,11 @@ from pathlib import Path
 from headrace.errors import Invalid
 from headrace.model.ids import ObjectKey
 from headrace.objects import reading
+from headrace.objects.cancellation import run_or_undo
 from headrace.objects.disk import Disk, refusal
 from headrace.objects.port import Buffer, ByteRange, ObjectInfo
 from headrace.objects.publishing import Publisher
 from headrace.objects.segments import LocalSegments
-from headrace.objects.temporary import DIRECTORY as TEMPORARY_DIRECTORY
 from headrace.objects.walk import Level, walk
 from headrace.runtime.crash_points import CrashPoints, NoCrashes
 from headrace.runtime.executor import Executor
@@ -68,7 +68,8 @@ class LocalObjects:
         await self._executor.run(partial(_delete, self._publisher, [*keys]))
 
     async def upload(self, key: ObjectKey) -> "LocalUpload":
-        return await self._executor.run(partial(LocalUpload, key, self._publisher, self._executor))
+        begin = partial(LocalUpload, key, self._publisher, self._executor)
+        return await run_or_undo(self._executor, begin, LocalUpload.discard)
 
     async def close(self) -> None:
         """Close what is open. Segments stay as they are: whoever wants them sealed seals them first."""
@@ -76,11 +77,7 @@ class LocalObjects:
         self._publisher.close()
 
     async def _read_level(self, directory: str) -> Level:
-        level = await self._executor.run(partial(reading.read_level, self._root, directory))
-        if directory:
-            return level
-        hidden = TEMPORARY_DIRECTORY + "/"
-        return Level(directories=[d for d in level.directories if d != hidden], objects=level.objects)
+        return await self._executor.run(partial(reading.read_level, self._root, directory))
 
 
 class LocalUpload:
@@ -105,7 +102,7 @@ class LocalUpload:
         await self._executor.run(self._complete)
 
     async def abort(self) -> None:
-        await self._executor.run(self._abort)
+        await self._executor.run(self.discard)
 
     def _write(self, data: Buffer) -> None:
         with self._lock:
@@ -129,7 +126,8 @@ class LocalUpload:
                 self._end()
             self._publisher.publish(self._key, self._temporary, self._final, exclusive=False)
 
-    def _abort(self) -> None:
+    def discard(self) -> None:
+        """Give the temporary file back. Blocks."""
         with self._lock:
             if self._open:
                 self._end()
@@ -150,7 +148,9 @@ def _delete(publisher: Publisher, keys: Sequence[ObjectKey]) -> None:
     for key in keys:
         path = publisher.path(key)
         with publisher.refusing(key), contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            publisher.disk.unlink(path)
+            # Also where it is gone already: whoever removed it may have died before that was durable.
             touched.add(path.parent)
+            publisher.disk.unlink(path)
     for directory in sorted(touched):
-        publisher.sync_directory(directory)
+        if directory.is_dir():
+            publisher.sync_directory(directory)

@@ -32,8 +32,11 @@ class Publisher:
         self._root = root
         self._crash_points = crash_points
         self._durable_directories = {root}
-        _make_root(disk, root)
-        self._temporary = TemporaryFiles(root)
+        try:
+            _make_root(disk, root)
+            self._temporary = TemporaryFiles(root)
+        except OSError as error:
+            raise refusal(error, f"cannot open the object store at {root}") from error
 
     def write(self, key: ObjectKey, data: Sequence[Buffer], *, exclusive: bool) -> None:
         """Write an object; `exclusive` raises `Exists` where the key is taken."""

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headrace.errors import Corrupt, Missing
+from headrace.errors import Corrupt, Invalid, Missing
 from headrace.model.ids import ObjectKey
 from headrace.objects.disk import refusal
 from headrace.objects.port import Buffer, ByteRange, ObjectInfo, object_key
@@ -34,13 +34,20 @@ def stat_object(root: Path, key: ObjectKey) -> ObjectInfo:
 
 
 def read_level(root: Path, directory: str) -> Level:
-    """Return what a directory holds; one that is not there holds nothing."""
+    """Return what a directory holds; one that is not there holds nothing.
+
+    Names that cannot stand in a key are not ours: our own temporary files, a file system's `lost+found`.
+    """
     directories, objects = [], []
     try:
         entries = list(os.scandir(root / directory))
     except (FileNotFoundError, NotADirectoryError):
         entries = []
+    except OSError as error:
+        raise refusal(error, f"list {directory or root}") from error
     for entry in entries:
+        if not _is_key(entry.name):
+            continue
         key = directory + entry.name
         if entry.is_dir(follow_symlinks=False):
             directories.append(key + "/")
@@ -49,6 +56,14 @@ def read_level(root: Path, directory: str) -> Level:
             with contextlib.suppress(FileNotFoundError):
                 objects.append(_info(ObjectKey(key), entry.stat(follow_symlinks=False)))
     return Level(directories=directories, objects=objects)
+
+
+def _is_key(name: str) -> bool:
+    try:
+        object_key(name)
+    except Invalid:
+        return False
+    return True
 
 
 @contextlib.contextmanager

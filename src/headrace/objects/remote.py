@@ -189,7 +189,13 @@ class RemoteUpload:
 
     async def _hand_over(self, piece: bytes | None) -> None:
         if not self._sending.done():
-            await self._pieces.put(piece)
+            try:
+                await self._pieces.put(piece)
+            except asyncio.CancelledError:
+                # Without the end of its pieces the upload would wait for ever, and nobody can give it any more.
+                if piece is None:
+                    self._sending.cancel()
+                raise
 
     async def _send(self, store: "Handle") -> None:
         try:

@@ -1,8 +1,9 @@
 """What the errors of `obstore` mean for us.
 
 obstore has few exception types, and two of them mislead: a 409 ("another write is under way, try again") comes as
-`AlreadyExistsError`, exactly as a 412 ("it is there") does, and a connection that was never made looks like one
-that broke after the request was sent. The truth is in the text, so the text is read here and nowhere else.
+`AlreadyExistsError`, exactly as a 412 ("it is there") does, while Azure says with a 409 that a blob is there; and a
+connection that was never made looks like one that broke after the request was sent. The truth is in the text, so the
+text is read here and nowhere else.
 `tests/unit/objects/test_remote_errors.py` shows each answer of a server to a real client and will fail when the
 text changes.
 """
@@ -25,6 +26,7 @@ RAISED = (BaseError, FileNotFoundError)
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _SLOW_DOWN = re.compile(r"SlowDown|ServerBusy|TooManyRequests|RequestLimitExceeded")
+_BLOB_EXISTS = re.compile(r"\bBlobAlreadyExists\b")
 _NEVER_CONNECTED = re.compile(r"kind: Connect,")
 # The request could not even be made, for example because plain HTTP is not allowed.
 _NEVER_BUILT = re.compile(r"HTTP error: builder error")
@@ -44,7 +46,7 @@ def read_error(error: Exception, what: str) -> HeadraceError:
 def write_error(error: Exception, what: str) -> HeadraceError:
     """Return our error for a failed write: without a clear refusal its outcome is unknown."""
     status, told = _status(error), _told(error, what)
-    if status == 409:
+    if status == 409 and not _BLOB_EXISTS.search(str(error)):
         return Retryable(f"another write is under way: {told}")
     if isinstance(error, AlreadyExistsError | PreconditionError):
         return Exists(told)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.errors import Exists, Missing, OutcomeUnknown, Retryable, Throttled
+from headrace.errors import Exists, HeadraceError, OutcomeUnknown, Retryable, Throttled
 from headrace.model.ids import ObjectKey
 from headrace.objects.port import Buffer, ByteRange, ObjectInfo, ObjectStore, SegmentStore, Upload
 from headrace.runtime.clock import Clock
@@ -59,7 +59,7 @@ class RetryingObjects:
                 if tries.failed == 0 or not await self._holds(key, data):
                     raise
                 return None
-            except (Retryable, OutcomeUnknown) as error:
+            except HeadraceError as error:
                 await tries.wait_or_give_up(error)
 
     async def get(self, key: ObjectKey) -> Buffer:
@@ -103,7 +103,7 @@ class RetryingObjects:
         while True:
             try:
                 return await call()
-            except (Retryable, OutcomeUnknown) as error:
+            except HeadraceError as error:
                 await tries.wait_or_give_up(error)
 
     async def _holds(self, key: ObjectKey, data: Sequence[Buffer]) -> bool:
@@ -113,7 +113,7 @@ class RetryingObjects:
             if (await self.head(key)).size_bytes != sum(view.nbytes for view in views):
                 return False
             found = memoryview(await self.get(key))
-        except (Retryable, Missing) as error:
+        except HeadraceError as error:
             raise OutcomeUnknown(f"object {key} exists, but whether it is ours cannot be read: {error}") from error
         position = 0
         for view in views:
@@ -134,12 +134,16 @@ class _Tries:
         self._deadline = clock.monotonic() + policy.deadline_ms / 1000
         self._in_doubt = False
 
-    async def wait_or_give_up(self, error: Retryable | OutcomeUnknown) -> None:
-        """Wait before the next try; where a limit is reached, raise what the tries together mean."""
+    async def wait_or_give_up(self, error: HeadraceError) -> None:
+        """Wait before the next try; where there is none, raise what the tries together mean.
+
+        What another try cannot mend ends them at once: the credentials may have run out since the first one.
+        """
         self.failed += 1
         self._in_doubt = self._in_doubt or isinstance(error, OutcomeUnknown)
-        backoff = self._backoff_ms(throttled=isinstance(error, Throttled)) / 1000
-        if self.failed >= self._policy.attempts or self._clock.monotonic() + backoff > self._deadline:
+        is_over = not isinstance(error, Retryable | OutcomeUnknown) or self.failed >= self._policy.attempts
+        backoff = 0 if is_over else self._backoff_ms(throttled=isinstance(error, Throttled)) / 1000
+        if is_over or self._clock.monotonic() + backoff > self._deadline:
             if self._in_doubt and not isinstance(error, OutcomeUnknown):
                 raise OutcomeUnknown(f"given up after {self.failed} tries, one without an answer: {error}") from error
             raise error

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from headrace.errors import Corrupt, Exists, Invalid, Missing, OutcomeUnknown
 from headrace.model.ids import ObjectKey
+from headrace.objects.cancellation import run_or_undo
 from headrace.objects.disk import DISK_FULL, Disk, SyncFailed, refusal
 from headrace.objects.port import Buffer
 from headrace.objects.publishing import Publisher, require_file
@@ -43,7 +44,9 @@ class LocalSegments:
 
     async def create_segment(self, key: ObjectKey, *, capacity_bytes: int) -> "LocalSegment":
         prepared_bytes = min(PREPARED_WINDOW_BYTES, capacity_bytes)
-        path, fd = await self._executor.run(partial(self._create, key, prepared_bytes))
+        # A cancelled caller leaves the segment behind, as a crash would, but not the open file.
+        create = partial(self._create, key, prepared_bytes)
+        path, fd = await run_or_undo(self._executor, create, lambda made: self._publisher.disk.close(made[1]))
         segment = LocalSegment(
             key,
             path,
@@ -98,8 +101,7 @@ class LocalSegments:
                 found_bytes = os.fstat(fd).st_size
                 if found_bytes < size_bytes:
                     raise Corrupt(f"segment {key} has {found_bytes} bytes, but {size_bytes} are said to be committed")
-                disk.truncate(fd, size_bytes)
-                disk.sync(fd)
+                _cut(disk, fd, key, size_bytes)
             finally:
                 disk.close(fd)
 
@@ -183,6 +185,9 @@ class LocalSegment:
 
     def _write(self, position: int, data: Sequence[Buffer]) -> None:
         with self._file_lock:
+            # A cancelled append may come here after the seal, when the descriptor's number is another file's.
+            if self._closed:
+                raise Invalid(f"segment {self._key} was closed before the append began: begin another")
             try:
                 self._publisher.disk.write(self._fd, data, position)
                 self._publisher.disk.sync_data(self._fd)
@@ -199,14 +204,19 @@ class LocalSegment:
     def _seal(self) -> None:
         self._publisher.trust.require()
         with self._file_lock, self._publisher.refusing(self._key):
-            self._publisher.disk.truncate(self._fd, self._size_bytes)
-            self._publisher.disk.sync(self._fd)
-        self._close()
+            # A cancelled caller may have left another thread that seals.
+            if not self._closed:
+                _cut(self._publisher.disk, self._fd, self._key, self._size_bytes)
+                self._close_file()
 
     def _close(self) -> None:
         with self._file_lock:
-            self._closed = True
-            self._publisher.disk.close(self._fd)
+            if not self._closed:
+                self._close_file()
+
+    def _close_file(self) -> None:
+        self._closed = True
+        self._publisher.disk.close(self._fd)
 
     def _prepare_ahead(self, last_append_bytes: int) -> None:
         """Begin to write zeros when half of the window is used, unless that is under way."""
@@ -243,9 +253,23 @@ class LocalSegment:
             _fill(disk, fd, start_byte, end_byte)
             disk.sync_data(fd)
         except SyncFailed as error:
+            if error.errno in DISK_FULL:
+                # Nobody relies on these zeros.
+                raise
             raise self._publisher.trust.lose(error, self._key) from error
         finally:
             disk.close(fd)
+
+
+def _cut(disk: Disk, fd: int, key: ObjectKey, size_bytes: int) -> None:
+    """Give back what lies behind the committed bytes. Those are durable already, so a full disk costs no trust."""
+    disk.truncate(fd, size_bytes)
+    try:
+        disk.sync(fd)
+    except SyncFailed as error:
+        if error.errno in DISK_FULL:
+            raise refusal(error, f"segment {key}") from error
+        raise
 
 
 def _fill(disk: Disk, fd: int, start_byte: int, end_byte: int) -> None:

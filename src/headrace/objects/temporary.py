@@ -1,4 +1,4 @@
-"""Where half-written files lie until they are whole: `~temporary/<slot>/<n>` below the root.
+"""Where half-written files lie until they are whole: `~temporary/<slot>/<process>-<n>` below the root.
 
 `~` cannot stand in a key, so nothing in there is ever listed or read as an object. Every open store owns a slot by
 holding the lock of `~temporary/<slot>.lock`. The kernel drops the lock when the process dies, however it dies; so
@@ -15,6 +15,10 @@ from pathlib import Path
 
 DIRECTORY = "~temporary"
 
+# Never begun anew in this process: a thread may still be at work for a store that was closed, and the slot's next
+# owner must not give that thread's path to another file.
+_numbers = itertools.count()
+
 
 class TemporaryFiles:
     """One store's slot, taken at construction, together with the removal of what dead owners left."""
@@ -24,14 +28,13 @@ class TemporaryFiles:
         self._parent.mkdir(exist_ok=True)
         self._lock_fd, slot = self._claim()
         self._directory = self._parent / str(slot)
-        self._numbers = itertools.count()
         self._sweep_dead_slots()
         self._directory.mkdir(exist_ok=True)
         _empty(self._directory)
 
     def next_path(self) -> Path:
         """Return a path that nobody else uses. Safe to call from any thread."""
-        return self._directory / str(next(self._numbers))
+        return self._directory / f"{os.getpid()}-{next(_numbers)}"
 
     def close(self) -> None:
         """Give the slot back."""

@@ -25,6 +25,8 @@ MAX_FRAMES: Final = 1024
 """Frames or members in one body. Producers write one; a megabyte of empty members would cost a second of CPU."""
 
 GZIP_WBITS: Final = 31
+GZIP_STEP_BYTES: Final = 1 << 18
+"""What a gzip member is given at first: the library copies all it was given and did not use, for every member."""
 ZSTD_LEVEL: Final = 3
 LZ4_STEP_BYTES: Final = 1 << 16
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -74,18 +76,22 @@ def _decompress_gzip(data: memoryview, max_output_bytes: int) -> bytes:
     position = 0
     for _ in range(MAX_FRAMES):
         stream = zlib.decompressobj(wbits=GZIP_WBITS)
-        try:
-            # One byte more than there is room for tells "full" from "too much"; zero would mean no limit.
-            part = stream.decompress(data[position:], room_bytes + 1)
-        except zlib.error as error:
-            raise _damaged(Codec.GZIP, error) from None
-        if len(part) > room_bytes:
-            raise _too_large(Codec.GZIP, max_output_bytes)
-        if not stream.eof:
-            raise _damaged(Codec.GZIP, "it ends in the middle of a member")
-        parts.append(part)
-        room_bytes -= len(part)
-        position = len(data) - len(stream.unused_data)
+        step_bytes = GZIP_STEP_BYTES
+        while not stream.eof:
+            piece = data[position : position + step_bytes]
+            if not piece:
+                raise _damaged(Codec.GZIP, "it ends in the middle of a member")
+            try:
+                # One byte more than there is room for tells "full" from "too much"; zero would mean no limit.
+                part = stream.decompress(piece, room_bytes + 1)
+            except zlib.error as error:
+                raise _damaged(Codec.GZIP, error) from None
+            if len(part) > room_bytes:
+                raise _too_large(Codec.GZIP, max_output_bytes)
+            parts.append(part)
+            room_bytes -= len(part)
+            position += len(piece) - len(stream.unused_data)
+            step_bytes *= 2
         if position == len(data):
             return parts[0] if len(parts) == 1 else b"".join(parts)
     raise _damaged(Codec.GZIP, f"more than {MAX_FRAMES} members")

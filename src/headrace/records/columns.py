@@ -198,10 +198,12 @@ class ColumnBuilder:
         if max(needed) > MAX_INT32:
             raise BuilderFull(f"{self.row_count} rows of {self.data_bytes} bytes leave no room for {_name(view)}")
         used_sizes = _sizes(*self._cursor[:6])
+        # The kernel believes that what fits into the buffers fits into 32-bit offsets: no buffer grows past them.
+        most_sizes = _sizes(*[MAX_INT32] * 6)
         for index, size in enumerate(_sizes(*needed)):
             old = self._buffers[index]
             if len(old) < size:
-                grown = bytearray(max(size, 2 * used_sizes[index]))
+                grown = bytearray(max(size, min(2 * used_sizes[index], most_sizes[index])))
                 grown[: used_sizes[index]] = memoryview(old)[: used_sizes[index]]
                 self._buffers[index] = grown
 

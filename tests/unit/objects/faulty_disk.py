@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,6 +71,20 @@ class FaultyDisk(Disk):
         planned = self._failures.get(name)
         if planned and (number := planned.pop(0)):
             raise (SyncFailed if name in SYNCS else OSError)(number, os.strerror(number))
+
+
+class HeldCreation(Disk):
+    """Creates a file and then holds its thread back until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.held = threading.Event()
+
+    def create(self, path: Path) -> int:
+        fd = super().create(path)
+        self.held.set()
+        self.go.wait()
+        return fd
 
 
 def open_files(directory: Path) -> list[str]:

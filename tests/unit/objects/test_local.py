@@ -1,5 +1,6 @@
 """Real processes, really killed."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from headrace.objects.local import LocalObjects
 from headrace.objects.port import object_key
 from headrace.objects.temporary import DIRECTORY
 from headrace.runtime.crash_points import CrashPoint
-from headrace.runtime.executor import InlineExecutor
+from headrace.runtime.executor import InlineExecutor, ThreadExecutor
+from tests.unit.objects.faulty_disk import FaultyDisk, HeldCreation, open_files
 
 ACKNOWLEDGED_BEFORE_THE_KILL = 40
 
@@ -129,3 +131,31 @@ async def test_a_disk_without_hard_links_says_so(tmp_path: Path) -> None:
     with pytest.raises(Missing):
         await store.get(object_key("a"))
     await store.close()
+
+
+async def test_deleting_what_is_gone_makes_sure_that_it_stays_gone(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    store = LocalObjects(tmp_path, executor=InlineExecutor(), disk=disk)
+    await store.put(object_key("wal/one"), [b"x"])
+    (tmp_path / "wal" / "one").unlink()  # by a process that was killed before its fsync
+    disk.steps.clear()
+    await store.delete([object_key("wal/one"), object_key("nowhere/at/all")])
+    assert disk.steps == ["unlink", "unlink", "sync_directory"]
+    await store.close()
+
+
+async def test_a_cancelled_begin_of_an_upload_leaves_no_file(tmp_path: Path) -> None:
+    executor, disk = ThreadExecutor("held", threads=2), HeldCreation()
+    store = LocalObjects(tmp_path, executor=executor, disk=disk)
+    open_before = open_files(tmp_path)
+    beginning = asyncio.create_task(store.upload(object_key("wal/one")))
+    await executor.run(disk.held.wait)
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    disk.go.set()
+    while open_files(tmp_path) != open_before:
+        await asyncio.sleep(0.01)
+    assert list((tmp_path / DIRECTORY).glob("*/*")) == []
+    await store.close()
+    executor.close()

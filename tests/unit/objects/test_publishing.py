@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import Exists, Invalid, OutcomeUnknown, Retryable, Unusable
+from headrace.errors import Exists, HeadraceError, Invalid, OutcomeUnknown, Retryable, Unusable
 from headrace.objects import publishing
 from headrace.objects.port import object_key
 from headrace.objects.publishing import Publisher
@@ -168,3 +168,10 @@ def test_a_crash_leaves_the_object_whole_or_absent_and_the_next_start_cleans_up(
         assert not visible.exists()
     else:
         assert visible.read_bytes() == b"whole"
+
+
+def test_a_root_that_cannot_be_a_directory_is_refused(tmp_path: Path, disk: FaultyDisk) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(HeadraceError, match="cannot open the object store"):
+            Publisher(root, disk=disk, crash_points=NoCrashes())

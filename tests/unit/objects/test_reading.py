@@ -55,3 +55,19 @@ def test_a_level_that_is_not_there_is_empty(root: Path) -> None:
     for directory in ("nowhere/", "wal/one/"):
         level = reading.read_level(root, directory)
         assert (list(level.directories), list(level.objects)) == ([], [])
+
+
+def test_names_that_no_key_has_are_left_out(root: Path) -> None:
+    (root / "lost+found").mkdir()
+    (root / "wal" / "notes of the operator").write_bytes(b"x")
+    assert [*reading.read_level(root, "").directories] == ["wal/"]
+    assert [info.key for info in reading.read_level(root, "wal/").objects] == [KEY]
+
+
+def test_a_level_that_cannot_be_read_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(Unusable, match="list wal/"):
+        reading.read_level(root, "wal/")

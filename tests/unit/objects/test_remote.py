@@ -1,4 +1,7 @@
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from obstore.store import LocalStore, MemoryStore
@@ -48,3 +51,32 @@ async def test_deleting_goes_on_where_the_store_complains_about_an_absent_key(tm
         await store.put(object_key(name), [b"x"])
     await store.delete([object_key("a"), object_key("b"), object_key("c")])
     assert await listed(store, "") == []
+
+
+class StuckHandle:
+    """Takes one piece of an upload and no more."""
+
+    def __init__(self) -> None:
+        self.was_cancelled = False
+
+    async def put_async(self, path: str, source: AsyncIterator[bytes], **options: object) -> None:
+        await anext(source)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+
+@pytest.mark.parametrize("end", ["complete", "abort"])
+async def test_an_upload_whose_end_is_cancelled_does_not_wait_for_ever(end: str) -> None:
+    handle: Any = StuckHandle()
+    upload = await RemoteObjects(handle).upload(object_key("a"))
+    await upload.write(b"taken")
+    await upload.write(b"waits in the queue")
+    ending = asyncio.create_task(getattr(upload, end)())
+    await asyncio.sleep(0)
+    ending.cancel()
+    await asyncio.wait({ending})
+    while not handle.was_cancelled:
+        await asyncio.sleep(0)

@@ -1,11 +1,12 @@
 """Each answer of a server, shown to a real client: what obstore makes of it, and what we make of that."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from obstore.store import S3Store
+from obstore.store import AzureStore, S3Store
 
 from headrace.errors import Exists, HeadraceError, Invalid, Missing, OutcomeUnknown, Retryable, Throttled
 from headrace.objects.port import ByteRange, object_key
@@ -54,14 +55,19 @@ class Server:
 
 
 @asynccontextmanager
-async def remote(reply: bytes) -> AsyncIterator[tuple[RemoteObjects, Server]]:
+async def listening(reply: bytes) -> AsyncIterator[tuple[int, Server]]:
     server = Server(reply)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
+    socket = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     try:
-        yield RemoteObjects(handle(port, timeout="1s" if reply is SILENCE else "60s")), server
+        yield socket.sockets[0].getsockname()[1], server
     finally:
-        listening.close()
+        socket.close()
+
+
+@asynccontextmanager
+async def remote(reply: bytes) -> AsyncIterator[tuple[RemoteObjects, Server]]:
+    async with listening(reply) as (port, server):
+        yield RemoteObjects(handle(port, timeout="1s" if reply is SILENCE else "60s")), server
 
 
 def handle(port: int, timeout: str) -> S3Store:
@@ -107,6 +113,32 @@ async def test_a_failed_conditional_write_is_told_by_its_remedy(reply: bytes, ex
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
+    [
+        (answer(409, "BlobAlreadyExists"), Exists),
+        (answer(412, "ConditionNotMet"), Exists),
+        (answer(409, "BlobBeingRehydrated"), Retryable),
+        (answer(503, "ServerBusy"), Throttled),
+        (answer(500, "OperationTimedOut"), OutcomeUnknown),
+        (answer(404, "ContainerNotFound"), Invalid),
+    ],
+)
+async def test_azure_has_its_own_way_to_say_that_a_blob_is_there(reply: bytes, expected: type[HeadraceError]) -> None:
+    async with listening(reply) as (port, _):
+        azure = AzureStore(
+            "container",
+            account_name="any",
+            account_key=base64.b64encode(b"any").decode(),
+            endpoint=f"http://127.0.0.1:{port}",
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        with pytest.raises(HeadraceError) as caught:
+            await RemoteObjects(azure).put_if_absent(KEY, [b"x"])
+    assert type(caught.value) is expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
     [(r, e) for r, e in CONDITIONAL_WRITES if e is not Exists],
 )
 async def test_a_failed_plain_write_too(reply: bytes, expected: type[HeadraceError]) -> None:
@@ -146,10 +178,10 @@ async def test_a_server_that_ignores_the_range_is_not_believed() -> None:
 
 
 async def test_a_connection_that_was_never_made_wrote_nothing() -> None:
-    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    listening.close()
-    await listening.wait_closed()
+    gone = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = gone.sockets[0].getsockname()[1]
+    gone.close()
+    await gone.wait_closed()
     with pytest.raises(Retryable, match="no connection"):
         await RemoteObjects(handle(port, timeout="60s")).put(KEY, [b"x"])
 

@@ -2,7 +2,17 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 import pytest
 
-from headrace.errors import Corrupt, Exists, HeadraceError, Invalid, Missing, OutcomeUnknown, Retryable, Throttled
+from headrace.errors import (
+    Corrupt,
+    Exists,
+    HeadraceError,
+    Invalid,
+    Missing,
+    OutcomeUnknown,
+    Retryable,
+    Throttled,
+    Unsupported,
+)
 from headrace.model.ids import ObjectKey
 from headrace.objects.memory import MemoryObjects
 from headrace.objects.port import Buffer, ByteRange, ObjectInfo, object_key
@@ -120,6 +130,18 @@ async def test_giving_up_tells_whether_the_outcome_is_known(
         assert setting.inner.calls == POLICY.attempts
 
 
+@pytest.mark.parametrize("final", [Invalid("the credentials have run out"), Unsupported("u")])
+async def test_a_clear_refusal_after_an_unknown_outcome_does_not_make_it_known(final: HeadraceError) -> None:
+    for write in ("put", "put_if_absent"):
+        setting = Setting(LOST, final)
+        with pytest.raises(OutcomeUnknown, match="one without an answer"):
+            await getattr(setting.store, write)(KEY, [b"x"])
+        assert setting.inner.calls == 2
+    setting = Setting(LOST, final)
+    with pytest.raises(OutcomeUnknown):
+        await setting.store.delete([KEY])
+
+
 @pytest.mark.parametrize("failure", [LOST, BUSY, Throttled("slow down")])
 async def test_exists_after_an_own_try_that_landed_is_success(failure: HeadraceError) -> None:
     setting = Setting(failure, landed=True)
@@ -143,8 +165,9 @@ async def test_exists_at_the_first_try_is_believed_even_if_the_bytes_are_the_sam
         await setting.store.put_if_absent(KEY, [b"abc"])
 
 
-async def test_an_object_that_cannot_be_read_back_leaves_the_outcome_unknown() -> None:
-    setting = Setting(LOST, None, BUSY, BUSY, BUSY, BUSY, landed=True)
+@pytest.mark.parametrize("refusals", [[BUSY] * 4, [Invalid("reading is not allowed")]])
+async def test_an_object_that_cannot_be_read_back_leaves_the_outcome_unknown(refusals: list[HeadraceError]) -> None:
+    setting = Setting(LOST, None, *refusals, landed=True)
     with pytest.raises(OutcomeUnknown, match="cannot be read"):
         await setting.store.put_if_absent(KEY, [b"abc"])
 

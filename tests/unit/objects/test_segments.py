@@ -1,8 +1,10 @@
 import asyncio
 import errno
+import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -13,7 +15,9 @@ from headrace.objects.local import LocalObjects
 from headrace.objects.port import Buffer, object_key
 from headrace.objects.segments import LocalSegment
 from headrace.runtime.executor import InlineExecutor, ThreadExecutor
-from tests.unit.objects.faulty_disk import FaultyDisk
+from tests.unit.objects.faulty_disk import FaultyDisk, HeldCreation, open_files
+
+T = TypeVar("T")
 
 KEY = object_key("wal/segment")
 CAPACITY_BYTES = 100_000
@@ -186,18 +190,30 @@ async def test_a_failed_sync_of_zeros_ends_the_trust_in_the_disk(store: LocalObj
 
 
 class HeldDisk(Disk):
-    """Holds back writes, in their thread, until they are let go."""
+    """Holds back writes and cuts, in their thread, until they are let go, and notes which files were closed."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
         self.go.set()
         self.held = threading.Event()
+        self.closed: list[int] = []
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        self._hold()
+        super().write(fd, buffers, position)
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        self._hold()
+        super().truncate(fd, size_bytes)
+
+    def close(self, fd: int) -> None:
+        self.closed.append(fd)
+        super().close(fd)
+
+    def _hold(self) -> None:
         if not self.go.is_set():
             self.held.set()
             self.go.wait()
-        super().write(fd, buffers, position)
 
 
 async def test_a_cancelled_append_ends_the_segment_and_sealing_waits_for_its_thread(tmp_path: Path) -> None:
@@ -251,3 +267,105 @@ async def test_closing_the_store_leaves_segments_for_others_to_seal(tmp_path: Pa
     await successor.segments.seal_segment(KEY, size_bytes=9)
     assert (tmp_path / KEY).read_bytes() == b"committed"
     await successor.close()
+
+
+async def test_zeros_that_do_not_fit_when_they_are_synced_cost_no_trust(
+    store: LocalObjects, disk: FaultyDisk
+) -> None:
+    segment = await create(store)
+    disk.fail("sync_data", errno.ENOSPC, after=5)
+    for _ in range(5):
+        await segment.append([b"x" * 1000])
+    await settle()
+    await segment.append([b"y" * 9000])
+    await segment.seal()
+    assert bytes(await store.get(KEY)) == b"x" * 5000 + b"y" * 9000
+
+
+async def test_a_disk_that_is_full_at_sealing_is_tried_again_later(store: LocalObjects, disk: FaultyDisk) -> None:
+    segment = await create(store)
+    await segment.append([b"good"])
+    disk.fail("sync", errno.ENOSPC)
+    with pytest.raises(Retryable, match="wal/segment"):
+        await segment.seal()
+    disk.fail("sync", errno.ENOSPC)
+    with pytest.raises(Retryable, match="wal/segment"):
+        await store.segments.seal_segment(KEY, size_bytes=4)
+    await segment.seal()
+    await store.segments.seal_segment(KEY, size_bytes=4)
+    assert bytes(await store.get(KEY)) == b"good"
+
+
+async def test_a_seal_after_a_cancelled_one_closes_the_file_once(tmp_path: Path) -> None:
+    executor, disk = ThreadExecutor("held", threads=4), HeldDisk()
+    store = LocalObjects(tmp_path, executor=executor, disk=disk)
+    segment = await create(store)
+    await segment.append([b"good"])
+    disk.go.clear()
+    first = asyncio.create_task(segment.seal())
+    await executor.run(disk.held.wait)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(segment.seal())
+    await asyncio.sleep(0)
+    disk.go.set()
+    await second
+    # A second close could hit a file that has got the same number meanwhile.
+    assert len(disk.closed) == 1
+    await store.close()
+    executor.close()
+    assert len(disk.closed) == 1
+    assert (tmp_path / KEY).read_bytes() == b"good"
+
+
+class LateExecutor(InlineExecutor):
+    """Runs work at once, or keeps it back: as a thread that was started and gets no turn."""
+
+    def __init__(self) -> None:
+        self.is_late = False
+        self.kept: list[Callable[[], object]] = []
+
+    async def run(self, work: Callable[[], T]) -> T:
+        if self.is_late:
+            self.kept.append(work)
+            await asyncio.Event().wait()
+        return work()
+
+
+async def test_a_cancelled_append_that_comes_late_touches_no_file_any_more(tmp_path: Path, disk: FaultyDisk) -> None:
+    executor = LateExecutor()
+    store = LocalObjects(tmp_path, executor=executor, disk=disk)
+    segment = await create(store)
+    await segment.append([b"good"])
+    executor.is_late = True
+    doubtful = asyncio.create_task(segment.append([b"doubtful"]))
+    await settle()
+    doubtful.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doubtful
+    executor.is_late = False
+    await segment.seal()
+    # The next file gets the number that the segment's file had.
+    with (tmp_path / "stranger").open("wb+") as stranger:
+        [append] = executor.kept
+        with pytest.raises(Invalid, match="closed before"):
+            append()
+        assert os.fstat(stranger.fileno()).st_size == 0
+    await store.close()
+
+
+async def test_a_cancelled_creation_leaves_no_file_open(tmp_path: Path) -> None:
+    executor, disk = ThreadExecutor("held", threads=2), HeldCreation()
+    store = LocalObjects(tmp_path, executor=executor, disk=disk)
+    open_before = open_files(tmp_path)
+    creating = asyncio.create_task(create(store))
+    await executor.run(disk.held.wait)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    disk.go.set()
+    while open_files(tmp_path) != open_before:
+        await asyncio.sleep(0.01)
+    await store.close()
+    executor.close()

@@ -44,3 +44,13 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     files = TemporaryFiles(tmp_path)
     files.close()
     files.close()
+
+
+def test_the_next_owner_of_a_slot_gives_no_path_a_second_time(tmp_path: Path) -> None:
+    # A thread may still write to, and then publish, a path of the store that was closed.
+    first = TemporaryFiles(tmp_path)
+    given = [first.next_path() for _ in range(3)]
+    first.close()
+    second = TemporaryFiles(tmp_path)
+    assert not {second.next_path() for _ in range(6)} & set(given)
+    second.close()

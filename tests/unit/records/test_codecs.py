@@ -18,6 +18,7 @@ from .bombs import lz4_claim, zstd_claim
 
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 BODIES = [b"", b"a", b"abc" * 50_000, bytes(range(256)) * 700]
+REAL_STREAM = zlib.decompressobj
 
 
 def opened(codec: Codec, data: bytes, limit: int = 1 << 20) -> bytes:
@@ -219,3 +220,30 @@ def test_bodies_from_any_buffer_are_taken() -> None:
 
 def test_zlib_without_the_gzip_header_is_refused() -> None:
     assert refusal(Codec.GZIP, zlib.compress(b"abc")) is Problem.COMPRESSION
+
+
+class CountingStream:
+    """A gzip stream that adds up what it was given."""
+
+    given_bytes = 0
+
+    def __init__(self, wbits: int) -> None:
+        self._stream = REAL_STREAM(wbits=wbits)
+
+    def decompress(self, data: memoryview, max_length: int) -> bytes:
+        CountingStream.given_bytes += len(data)
+        return self._stream.decompress(data, max_length)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def test_many_gzip_members_before_a_long_one_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "GZIP_STEP_BYTES", 100)
+    monkeypatch.setattr(CountingStream, "given_bytes", 0)
+    monkeypatch.setattr("zlib.decompressobj", CountingStream)
+    members = [gzip.compress(b"")] * 500 + [gzip.compress(bytes(range(256)) * 1000, 0)]
+    body = b"".join(members)
+    assert opened(Codec.GZIP, body) == bytes(range(256)) * 1000
+    # Given all that is left each time, the library would copy it for each of the members.
+    assert CountingStream.given_bytes <= 500 * 100 + 2 * len(body)

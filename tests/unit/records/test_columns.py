@@ -242,6 +242,18 @@ def test_full_builder_says_so_and_stays_usable(kernel: Kernel, monkeypatch: pyte
     builder.append(view)
 
 
+def test_many_small_batches_do_not_pass_what_offsets_can_say(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.records.columns.MAX_INT32", 3000)
+    builder = ColumnBuilder(kernel=kernel)
+    view = BatchView(Batch(body=record(value=bytes(300))).build())
+    for _ in range(10):
+        builder.append(view)
+    # The buffers double as they grow, and must not grow past the limit by that.
+    with pytest.raises(BuilderFull, match="leave no room"):
+        builder.append(view)
+    assert (builder.row_count, builder.data_bytes) == (10, 3000)
+
+
 def test_walk_tells_the_true_timestamps_without_columns(kernel: Kernel) -> None:
     body = record(0, 0) + record(1, 50) + record(2, -5) + record(3, 50)
     view = BatchView(Batch(body=body, record_count=4, last_offset_delta=3, max_timestamp_ms=1).build())
