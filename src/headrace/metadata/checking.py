@@ -36,8 +36,9 @@ def check_reads(units: Sequence[Unit], reads: Reads) -> None:
 
 def check_range(range_: Range) -> None:
     """Raise `Invalid` unless the range has keys at both ends and a limit."""
-    keys.check(range_.start)
-    if len(range_.end) > MAX_KEY_BYTES or not range_.end.isascii():
+    # A range that goes on behind the longest key of all begins one space further.
+    keys.check(Key(range_.start.removesuffix(" ")))
+    if len(range_.end) > MAX_KEY_BYTES or not range_.end.isascii() or not range_.end.isprintable():
         raise Invalid(f"not the end of a range of metadata keys: {range_.end[:80]!r}")
     if not 0 < range_.limit <= MAX_RANGE_LIMIT:
         raise Invalid(f"a range reads 1 to {MAX_RANGE_LIMIT} keys, not {range_.limit}: read it in pieces")

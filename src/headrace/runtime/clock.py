@@ -25,6 +25,11 @@ class Clock(Protocol):
         ...
 
 
+# On Linux CLOCK_MONOTONIC stands still while the host is suspended, and a lease that has run out meanwhile would look
+# alive. The boot clock counts that time, too.
+_MONOTONIC_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The real one."""
 
@@ -32,7 +37,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_MONOTONIC_CLOCK)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -22,6 +22,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
 
 
 @pytest.fixture
+def url(engine: Engine) -> str:
+    """Where other processes find the engine's data; for tests of `SHARED` engines."""
+    assert engine.url is not None
+    return engine.url
+
+
+@pytest.fixture
 async def store(engine: Engine) -> AsyncIterator[MetadataStore]:
     """The store as one process has it open."""
     opened = await engine.open()

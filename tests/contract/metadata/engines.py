@@ -46,6 +46,8 @@ def postgres(request: pytest.FixtureRequest, directory: Path) -> Engine:
 
 
 ENGINES = {"memory": memory, "sqlite": sqlite, "postgres": postgres}
+SHARED = [name for name in ENGINES if name != "memory"]
+"""Those whose data outlives a process, and which several processes can share."""
 
 
 def _by_url(url: str) -> Engine:

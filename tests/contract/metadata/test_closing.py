@@ -6,8 +6,8 @@ import pytest
 
 from headrace.errors import Unusable
 from headrace.metadata.port import Key, MetadataStore, Range
-from tests.contract.metadata.engines import Engine
-from tests.contract.metadata.rules import DOMAIN, increment, put, put_ephemeral, value
+from tests.contract.metadata.engines import SHARED, Engine
+from tests.contract.metadata.rules import COUNTER, DOMAIN, increment, put, put_ephemeral, value
 from tests.contract.metadata.test_watches import quiet
 
 KEY = Key(DOMAIN.unit + "a")
@@ -44,9 +44,8 @@ async def test_closing_wakes_those_who_watch(engine: Engine) -> None:
         await store.watch(DOMAIN.unit).wait()
 
 
+@pytest.mark.parametrize("engine", SHARED, indirect=True)
 async def test_what_was_committed_is_there_after_opening_anew(engine: Engine) -> None:
-    if engine.url is None:
-        pytest.skip("this engine lives inside one process")
     store: MetadataStore = await engine.open()
     session = await store.open_session(timeout_ms=1000)
     before = await put(store, a=b"1")
@@ -56,4 +55,19 @@ async def test_what_was_committed_is_there_after_opening_anew(engine: Engine) ->
     assert await value(again, KEY) == b"1"
     assert await value(again, Key(DOMAIN.unit + "e")) == b"here", "closing ends no session"
     assert await put(again, a=b"2") > before, "revisions go on where they were"
+    await again.close()
+
+
+@pytest.mark.parametrize("engine", SHARED, indirect=True)
+async def test_closing_finishes_what_is_under_way_and_refuses_the_rest(engine: Engine) -> None:
+    """Whoever is refused knows that nothing happened: closing makes no outcome unknown."""
+    store = await engine.open()
+    callers = [asyncio.ensure_future(increment(store)) for _ in range(30)]
+    await asyncio.wait(callers, return_when=asyncio.FIRST_COMPLETED)
+    await store.close()
+    outcomes = await asyncio.gather(*callers, return_exceptions=True)
+    assert all(isinstance(outcome, int | Unusable) for outcome in outcomes), outcomes
+    again = await engine.open()
+    done = sum(isinstance(outcome, int) for outcome in outcomes)
+    assert await value(again, COUNTER) == str(done).encode()
     await again.close()

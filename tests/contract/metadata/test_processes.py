@@ -13,7 +13,7 @@ from headrace.metadata.port import MetadataStore
 from headrace.metadata.sessions import SessionReaper
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.crash_points import CrashPoint
-from tests.contract.metadata.engines import Engine
+from tests.contract.metadata.engines import SHARED
 from tests.contract.metadata.rules import COUNTER, DOMAIN, increment, put, value
 from tests.contract.metadata.test_watches import LIMIT_S
 from tests.contract.metadata.worker import EPHEMERAL, PAIR
@@ -21,11 +21,7 @@ from tests.contract.metadata.worker import EPHEMERAL, PAIR
 SESSION_TIMEOUT_MS = 500
 
 
-@pytest.fixture
-def url(engine: Engine) -> str:
-    if engine.url is None:
-        pytest.skip("this engine lives inside one process")
-    return engine.url
+pytestmark = pytest.mark.parametrize("engine", SHARED, indirect=True)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.errors import Invalid
 from headrace.metadata import keys
-from headrace.metadata.port import Decision, Key, MetadataStore, Range, Reads, Seen
+from headrace.metadata.port import MAX_KEY_BYTES, Decision, Key, MetadataStore, Range, Reads, Seen
 from tests.contract.metadata.rules import DOMAIN, OTHER_DOMAIN
 
 # In the order of their bytes, which is neither a dictionary's nor that of path segments.
@@ -111,3 +111,12 @@ async def test_a_range_without_a_sensible_limit_is_refused(store: MetadataStore)
     for limit in (0, -1, 10_001):
         with pytest.raises(Invalid):
             await store.range(Range(START, END, limit=limit))
+
+
+async def test_reading_goes_on_behind_the_longest_key_of_all(store: MetadataStore) -> None:
+    longest = Key(PREFIX.ljust(MAX_KEY_BYTES, "k"))
+    behind = Key(PREFIX + "l")
+    await store.transact([DOMAIN.unit], Reads(), lambda _: Decision(result=None, puts={longest: b"1", behind: b"2"}))
+    [first] = await store.range(keys.prefix_range(PREFIX, limit=1))
+    rest = await store.range(keys.prefix_range(PREFIX, limit=10, after=first.key))
+    assert (first.key, [row.key for row in rest]) == (longest, [behind])

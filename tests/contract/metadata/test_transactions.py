@@ -11,6 +11,7 @@ from headrace.metadata import keys
 from headrace.metadata.port import MAX_KEY_BYTES, Decision, Key, MetadataStore, Range, Reads, Seen, Unit
 from headrace.model.ids import SessionId
 from tests.contract.metadata.rules import COUNTER, DOMAIN, OTHER_DOMAIN, decided, delete, increment, put, value
+from tests.contract.metadata.test_watches import LIMIT_S
 
 ROUNDS = 15
 
@@ -173,6 +174,23 @@ async def test_one_that_fails_does_not_harm_its_neighbours(store: MetadataStore)
 
     await asyncio.gather(*(work for _ in range(ROUNDS) for work in (increment(store), failing())))
     assert await value(store, COUNTER) == str(ROUNDS).encode()
+
+
+async def test_a_decide_that_runs_out_of_an_iterator_fails_alone(store: MetadataStore) -> None:
+    """A coroutine turns `StopIteration` into `RuntimeError`; a future refuses it, and then nobody gets an answer."""
+
+    def take_from_nothing(seen: Seen) -> Decision[int]:
+        return Decision(result=next(iter(())))
+
+    async with asyncio.timeout(LIMIT_S):
+        outcomes = await asyncio.gather(
+            increment(store),
+            store.transact([DOMAIN.unit], Reads(keys=[COUNTER]), take_from_nothing),
+            increment(store),
+            return_exceptions=True,
+        )
+    assert isinstance(outcomes[1], RuntimeError)
+    assert sorted([outcomes[0], outcomes[2]]) == [0, 1]  # type: ignore[type-var]
 
 
 async def test_versions_are_store_wide_and_grow(store: MetadataStore, other: MetadataStore) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import Invalid
 from headrace.metadata import keys
-from headrace.metadata.checking import changed_units, check_decision, check_reads
+from headrace.metadata.checking import changed_units, check_decision, check_range, check_reads
 from headrace.metadata.port import MAX_KEY_BYTES, Decision, Key, Range, Reads, Unit
 
 DOMAIN, OTHER = Unit(keys.ROOT + "d/0000/"), Unit(keys.ROOT + "d/0001/")
@@ -112,3 +112,9 @@ def test_ephemeral_keys_need_a_session() -> None:
 
 def test_a_decision_that_writes_nothing_changes_no_unit() -> None:
     assert changed_units([DOMAIN, OTHER], Decision(result=None)) == []
+
+
+@pytest.mark.parametrize("end", ["\0", "a\0", "z\n", "é", "k" * MAX_KEY_BYTES])
+def test_a_range_ends_at_something_that_every_engine_can_compare(end: str) -> None:
+    with pytest.raises(Invalid, match="end of a range"):
+        check_range(Range(Key(DOMAIN), Key(DOMAIN + end)))

@@ -9,5 +9,5 @@ from headrace.records.kernel import Kernel, compiled_kernel, python_kernel
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     chosen = compiled_kernel() if request.param == "compiled" else python_kernel()
     if chosen is None:
-        pytest.skip("the extension is not built")
+        pytest.fail("the compiled kernel is not built: install a C compiler, then `make clean test`")
     return chosen

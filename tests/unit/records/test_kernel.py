@@ -44,8 +44,6 @@ def test_every_fault_has_words(fault: Fault) -> None:
 
 @pytest.mark.parametrize("compiler", ["false", None], ids=["no compiler", "compiler"])
 def test_build_succeeds_with_and_without_a_compiler(compiler: str | None, tmp_path: Path) -> None:
-    if compiler is None and shutil.which("cc") is None:
-        pytest.skip("there is no compiler here")
     package = tmp_path / "src" / "headrace" / "records"
     package.mkdir(parents=True)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):

@@ -23,12 +23,8 @@ class PostgresLimits:
     lock_timeout_ms: int = 5_000
     idle_in_transaction_timeout_ms: int = 5_000
     statement_timeout_ms: int = 15_000
+    client_check_ms: int = 250
     connect_timeout_s: float = 10.0
-
-    @property
-    def turn_timeout_s(self) -> float:
-        """How long to wait for others in this process: as long as for others elsewhere."""
-        return self.lock_timeout_ms / 1000
 
     @property
     def answer_timeout_s(self) -> float:
@@ -56,6 +52,9 @@ def connect_arguments(url: str, limits: PostgresLimits) -> dict[str, Any]:
             "lock_timeout": str(limits.lock_timeout_ms),
             "idle_in_transaction_session_timeout": str(limits.idle_in_transaction_timeout_ms),
             "statement_timeout": str(limits.statement_timeout_ms),
+            # Without this a backend that waits for a lock does so for a caller that was cancelled or killed, too, and
+            # callers who come and go would use up the connections of the server.
+            "client_connection_check_interval": str(limits.client_check_ms),
             # Every statement finds its rows by key; a plan made while the table was small must not scan it later.
             "enable_seqscan": "off",
             "plan_cache_mode": "force_generic_plan",

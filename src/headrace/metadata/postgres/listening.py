@@ -47,29 +47,34 @@ class Listener:
     async def _listen_for_ever(self) -> None:
         backoff_s = MIN_BACKOFF_S
         while True:
+            if await self._listen():
+                backoff_s = MIN_BACKOFF_S
+            await self._clock.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    async def _listen(self) -> bool:
+        """Listen until the connection is lost, and return whether it came to listening at all."""
+        has_listened = False
+        with contextlib.suppress(*ERRORS):
+            connection = await self._connect()
             try:
-                connection = await self._connect()
-            except ERRORS:
-                await self._clock.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
-                continue
-            backoff_s = MIN_BACKOFF_S
-            try:
-                await self._listen(connection)
+                lost = asyncio.Event()
+                connection.add_termination_listener(lambda _: lost.set())
+                await connection.add_listener(self._channel, self._hear)
+                has_listened = True
+                self._hub.signal_lost()
+                await self._probe(connection, lost)
             finally:
                 connection.terminate()
+        return has_listened
 
-    async def _listen(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        lost = asyncio.Event()
-        connection.add_termination_listener(lambda _: lost.set())
-        with contextlib.suppress(*ERRORS):
-            await connection.add_listener(self._channel, self._hear)
-            self._hub.signal_lost()
-            while not lost.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PROBE_S):
-                        await lost.wait()
-                await connection.execute("SELECT")
+    async def _probe(self, connection: "asyncpg.Connection[asyncpg.Record]", lost: asyncio.Event) -> None:
+        """Return, or raise what the driver raises, once the connection is lost."""
+        while not lost.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_S):
+                    await lost.wait()
+            await connection.execute("SELECT")
 
     def _hear(self, connection: Any, pid: int, channel: str, payload: object) -> None:
         unit, _, revision = str(payload).rpartition(" ")

@@ -71,7 +71,7 @@ class PostgresMetadata:
         self._rng = rng
         self._crash_points = crash_points
         self._acquire_timeout_s = limits.connect_timeout_s
-        self._turns = Turns(limit_s=limits.turn_timeout_s)
+        self._turns = Turns(limit_s=limits.answer_timeout_s)
         self._is_closed = False
 
     @classmethod

@@ -2,6 +2,7 @@
 
 Callers that want the same unit could all wait in the server, but each would hold a connection of the pool while it
 waits: a unit that another host holds would then keep everybody from everything, the renewal of the session included.
+So per unit one transaction works, one waits in the server, and all others wait here, where it costs nothing.
 
 Must stay true: a transaction takes all its turns before it takes a connection, and in one order for everybody. So
 whoever holds a connection waits for the server alone, and nobody waits in a circle.
@@ -15,11 +16,13 @@ from weakref import WeakValueDictionary
 from headrace.errors import Retryable
 from headrace.metadata.port import Unit
 
-ABREAST = 1
+ABREAST = 2
+"""The second one has begun and asked for the lock when the first one commits. With 1 that round trip came on top:
+a fifth fewer transactions per second at 2 ms; with more than 2 none are won."""
 
 
 class Turns:
-    """Lets the transactions of one process that share a unit pass one after the other, first come, first served."""
+    """Lets the transactions of one process that share a unit go to the server, first come, first served."""
 
     def __init__(self, *, limit_s: float) -> None:
         self._limit_s = limit_s

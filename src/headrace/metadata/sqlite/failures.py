@@ -11,7 +11,7 @@ from headrace.errors import Corrupt, HeadraceError, Invalid, OutcomeUnknown, Ret
 
 def translate(error: apsw.Error, path: str) -> HeadraceError:
     """Return what to raise for an error that happened before COMMIT, or in a read."""
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
+    if isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ProtocolError):
         return Retryable(f"another process holds the lock of {path}: {error}")
     if isinstance(error, apsw.FullError):
         return Retryable(f"the disk of {path} is full, nothing was written: free some space")

@@ -112,7 +112,7 @@ class WriteQueue:
 
 
 def _for_future(error: BaseException) -> BaseException:
-    """Return the error, or what a coroutine makes of it: a future refuses `StopIteration`, and nobody would be told."""
+    """Return the error, or what a coroutine would make of it: a future refuses `StopIteration`."""
     if not isinstance(error, StopIteration):
         return error
     replaced = RuntimeError("a decide function raised StopIteration")

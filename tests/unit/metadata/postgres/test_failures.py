@@ -11,6 +11,7 @@ from headrace.metadata.postgres.failures import translate, translate_commit, tra
         (asyncpg.DeadlockDetectedError("x"), Retryable, Retryable),
         (asyncpg.SerializationError("x"), Retryable, Retryable),
         (asyncpg.DiskFullError("x"), Retryable, Retryable),
+        (asyncpg.StatementCompletionUnknownError("x"), Retryable, OutcomeUnknown),
         (asyncpg.TooManyConnectionsError("x"), Throttled, Throttled),
         (asyncpg.LockNotAvailableError("x"), Retryable, OutcomeUnknown),
         (asyncpg.QueryCanceledError("x"), Retryable, OutcomeUnknown),

@@ -146,13 +146,64 @@ async def test_many_opening_a_new_schema_at_once_is_no_problem(open_store: OpenS
 async def test_a_newer_schema_is_refused(open_store: OpenStore, admin: Connection, schema: str) -> None:
     await open_store()
     await admin.execute(f"UPDATE {schema}.about SET version = 99")
+    await admin.execute(f"DROP FUNCTION {schema}.write")
     with pytest.raises(Unsupported, match="99"):
         await open_store()
+    functions = await admin.fetch("SELECT FROM pg_proc WHERE pronamespace = $1::regnamespace", schema)
+    assert functions == [], "what a newer release has made stays as it is"
+
+
+async def test_opening_waits_for_nobody_who_reads_and_nobody_waits_for_it(
+    open_store: OpenStore, admin: Connection, schema: str
+) -> None:
+    await increment(await open_store())
+    async with admin.transaction():
+        await admin.execute(f"SELECT count(*) FROM {schema}.kv")  # A backup reads like this, for hours.
+        store = await open_store(limits=PostgresLimits(lock_timeout_ms=200))
+        assert await increment(store) == 1
 
 
 async def test_more_transactions_than_connections_wait_their_turn(open_store: OpenStore) -> None:
     store = await open_store(limits=PostgresLimits(pool_size=2))
     assert sorted(await asyncio.gather(*(increment(store) for _ in range(20)))) == list(range(20))
+
+
+async def test_those_who_wait_for_a_unit_leave_connections_to_others(
+    open_store: OpenStore, admin: Connection, schema: str
+) -> None:
+    """Else a unit that another host holds would keep this process from renewing its session."""
+    store = await open_store(limits=PostgresLimits(pool_size=3))
+    session = await store.open_session(timeout_ms=10_000)
+    async with admin.transaction():
+        await admin.execute(f"SELECT pg_advisory_xact_lock({Statements(schema).lock_id(DOMAIN.unit)})")
+        waiting = [asyncio.ensure_future(increment(store)) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        await store.renew_session(session)
+        assert await value(store, COUNTER) is None
+    assert sorted(await asyncio.gather(*waiting)) == list(range(20))
+
+
+async def test_callers_that_were_cancelled_do_not_go_on_waiting_in_the_server(
+    open_store: OpenStore, admin: Connection, schema: str
+) -> None:
+    store = await open_store(
+        limits=PostgresLimits(lock_timeout_ms=10**6, statement_timeout_ms=10**6, client_check_ms=20)
+    )
+    lock_id = Statements(schema).lock_id(DOMAIN.unit)
+    waiting = f"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%({lock_id})'"
+    await admin.execute(
+        f"SELECT pg_advisory_lock({lock_id})"
+    )  # Inside a transaction one would see old activity only.
+    caller = asyncio.ensure_future(increment(store))
+    async with asyncio.timeout(LIMIT_S):
+        while await admin.fetchval(waiting) == 0:
+            await asyncio.sleep(0.01)
+        caller.cancel()
+        await asyncio.wait([caller])
+        while await admin.fetchval(waiting) > 0:
+            await asyncio.sleep(0.01)
+    await admin.execute(f"SELECT pg_advisory_unlock({lock_id})")
+    assert await increment(store) == 0
 
 
 async def test_a_failed_decision_leaves_the_connection_as_it_was(open_store: OpenStore) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import resource
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import cast
 
 import apsw
 import pytest
@@ -11,8 +13,8 @@ import pytest
 from headrace.errors import Corrupt, Invalid, OutcomeUnknown, Retryable, Unsupported, Unusable
 from headrace.metadata import keys
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.port import Decision, Key, Reads, Seen
-from headrace.metadata.sqlite import queue
+from headrace.metadata.port import Decision, Key, Range, Reads, Seen, Versioned
+from headrace.metadata.sqlite import queue, rows
 from headrace.metadata.sqlite.store import SqliteMetadata
 from headrace.model.ids import DomainId
 from headrace.runtime.crash_points import CrashPoint
@@ -207,3 +209,70 @@ async def test_the_group_sees_a_failing_neighbour_only_as_a_failing_neighbour(st
     assert outcomes[0] == 0
     assert isinstance(outcomes[1], Invalid)
     assert outcomes[2] == 1
+
+
+async def in_one_group(store: SqliteMetadata, *calls: Coroutine[object, object, object]) -> list[object]:
+    """Hold the writer up until all calls are waiting, so that it takes them together."""
+    gate = threading.Event()
+
+    def hold(seen: Seen) -> Decision[None]:
+        gate.wait(LIMIT_S)
+        return Decision(result=None)
+
+    holding = asyncio.ensure_future(store.transact([DOMAIN.unit], Reads(), hold))
+    async with asyncio.timeout(LIMIT_S):
+        while not store._queue._is_running or store._queue._queued.qsize():
+            await asyncio.sleep(0.001)
+        waiting = [asyncio.ensure_future(call) for call in calls]
+        while store._queue._queued.qsize() < len(calls):
+            await asyncio.sleep(0.001)
+        gate.set()
+        await holding
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_job_that_sqlite_refuses_fails_alone(store: SqliteMetadata) -> None:
+    store._writer._connection.limit(apsw.SQLITE_LIMIT_LENGTH, 10_000)
+    outcomes = await in_one_group(
+        store, increment(store), put(store, big=bytes(20_000)), increment(store), put(store, huge=bytes(30_000))
+    )
+    assert isinstance(outcomes[1], Invalid)
+    assert isinstance(outcomes[3], Invalid)
+    assert (outcomes[0], outcomes[2]) == (0, 1)
+    assert await increment(store) == 2
+
+
+async def test_a_job_that_breaks_in_the_middle_of_its_writes_leaves_nothing(store: SqliteMetadata) -> None:
+    """The first 64 rows go out in one statement, and the one after them cannot be bound at all."""
+    broken = {f"k{number:03d}": b"x" for number in range(70)} | {"k069": cast(bytes, object())}
+    outcomes = await in_one_group(store, increment(store), put(store, **broken), increment(store))
+    assert isinstance(outcomes[1], TypeError)
+    assert (outcomes[0], outcomes[2]) == (0, 1)
+    assert await store.range(keys.prefix_range(DOMAIN.unit, limit=10)) == [await store.get(COUNTER)]
+
+
+async def test_closing_closes_the_connections_of_reads_under_way(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store()
+    await increment(store)
+    connections = list(store._readers)
+    began, gate = threading.Event(), threading.Event()
+    read_range = rows.read_range
+
+    def slow(connection: apsw.Connection, range_: Range) -> list[Versioned]:
+        began.set()
+        gate.wait(LIMIT_S)
+        return read_range(connection, range_)
+
+    monkeypatch.setattr(rows, "read_range", slow)
+    reading = asyncio.ensure_future(store.range(keys.prefix_range(DOMAIN.unit, limit=10)))
+    await asyncio.to_thread(began.wait, LIMIT_S)
+    reading.cancel()
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.wait([closing], timeout=0.05)
+    gate.set()
+    await closing
+    for connection in connections:
+        with pytest.raises(apsw.ConnectionClosedError):
+            connection.execute("SELECT 1")

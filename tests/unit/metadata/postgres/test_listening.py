@@ -1,0 +1,58 @@
+"""A server that lets us in but not listen is not asked again and again without a pause."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from headrace.metadata.postgres.listening import MAX_BACKOFF_S, MIN_BACKOFF_S, Listener
+from headrace.metadata.watching import WatchHub
+from headrace.runtime.clock import SystemClock
+
+TRIES = 10
+
+
+class Refusing:
+    """A connection to a standby: it answers, and LISTEN is an error there."""
+
+    def add_termination_listener(self, listener: Callable[[Any], None]) -> None:
+        return None
+
+    async def add_listener(self, channel: str, callback: object) -> None:
+        raise asyncpg.ReadOnlySQLTransactionError("cannot execute LISTEN during recovery")
+
+    def terminate(self) -> None:
+        return None
+
+
+class NotingClock(SystemClock):
+    """Notes how long it would sleep."""
+
+    def __init__(self) -> None:
+        self.slept_s: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+
+
+async def test_the_pause_grows_until_it_comes_to_listening() -> None:
+    clock = NotingClock()
+    tries = 0
+    enough = asyncio.Event()
+
+    async def connect() -> Any:
+        nonlocal tries
+        tries += 1
+        if tries > TRIES:
+            enough.set()
+            await asyncio.Event().wait()
+        return Refusing()
+
+    listener = Listener("channel", connect=connect, hub=WatchHub(), clock=clock)
+    listener.start()
+    await enough.wait()
+    await listener.close()
+    assert len(clock.slept_s) == TRIES
+    assert clock.slept_s[:3] == [MIN_BACKOFF_S, 2 * MIN_BACKOFF_S, 4 * MIN_BACKOFF_S]
+    assert clock.slept_s[-1] == MAX_BACKOFF_S
