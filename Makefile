@@ -43,6 +43,9 @@ bench: $(STAMP) ## print the figures of the benchmarks
 docs: $(STAMP) ## write the generated reference pages
 	$(BIN)/python tools/generate_docs.py
 
+messages: $(STAMP) ## extract the Kafka message facts anew (needs Maven)
+	$(BIN)/python tools/extract_messages.py
+
 format: $(STAMP) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -55,4 +58,4 @@ lock: ## resolve requirements.lock anew
 clean: ## remove what was built (the data directory stays)
 	rm -rf $(VENV) build dist src/*.egg-info src/headrace/records/_columns.c src/headrace/records/*.so
 
-.PHONY: help setup run check test simulate fuzz bench docs format lock clean
+.PHONY: help setup run check test simulate fuzz bench docs messages format lock clean

@@ -21,12 +21,16 @@ TARGETS = {
     "batch": "headrace.testing.fuzz_records:fuzz_batch",
     "codecs": "headrace.testing.fuzz_records:fuzz_codecs",
     "columns": "headrace.testing.fuzz_records:fuzz_columns",
+    "request": "headrace.testing.fuzz_wire:fuzz_request",
+    "message": "headrace.testing.fuzz_wire:fuzz_message",
 }
 SEEDS = {
     "frame": "headrace.testing.fuzz_wal:frame_seeds",
     "batch": "headrace.testing.fuzz_records:batch_seeds",
     "columns": "headrace.testing.fuzz_records:batch_seeds",
     "codecs": "headrace.testing.fuzz_records:codec_seeds",
+    "request": "headrace.testing.fuzz_wire:request_seeds",
+    "message": "headrace.testing.fuzz_wire:message_seeds",
 }
 
 WORK_DIR = Path("build/fuzz")
