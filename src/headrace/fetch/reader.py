@@ -56,7 +56,7 @@ class LogReader:
                 return await self._read(entries)
             except Missing as error:
                 missing = error
-                self._cache.view.forget(stream)
+                self._cache.view.forget_folded(stream)
                 await self._cache.refresh()
         raise Corrupt(f"stream {stream} at offset {offset}: the index names an object that is not there: {missing}")
 

@@ -5,15 +5,11 @@ already: a writer that slept through its staged object's age wrote it afterwards
 Ids are never used twice, so nothing will ever name such an object. That makes deleting safe at any age.
 """
 
-import re
-
-from headrace.index.objects import wal_object_key
+from headrace.index.objects import wal_object_id_at, wal_prefix
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
-from headrace.model.ids import ObjectId, ObjectKey
+from headrace.model.ids import ObjectKey
 from headrace.objects.port import ObjectStore
-
-_ID = re.compile(r"[0-9a-f]{32}-[0-9]{8,}")
 
 
 class Sweeper:
@@ -26,7 +22,7 @@ class Sweeper:
         self._metadata = metadata
         self._objects = objects
         self._objects_per_tick = objects_per_tick
-        self._prefix = f"wal/{keys.domain:04d}/"
+        self._prefix = wal_prefix(keys.domain)
         self._after = ""
 
     async def tick(self) -> list[ObjectKey]:
@@ -49,7 +45,5 @@ class Sweeper:
 
     async def _is_orphan(self, key: ObjectKey) -> bool:
         """Say whether an object is ours and has no record. What does not bear our names is left alone."""
-        object_id = ObjectId(key.rpartition("/")[2])
-        if _ID.fullmatch(object_id) is None or wal_object_key(self._keys.domain, object_id) != key:
-            return False
-        return await self._metadata.get(self._keys.object(object_id)) is None
+        object_id = wal_object_id_at(self._keys.domain, key)
+        return object_id is not None and await self._metadata.get(self._keys.object(object_id)) is None

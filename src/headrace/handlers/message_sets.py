@@ -17,6 +17,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+from headrace.model.batches import NO_TIMESTAMP_MS
 from headrace.records.batch import CODEC_MASK, LOG_APPEND_TIME_BIT, MAX_INT32, BatchView, Codec, iter_batches
 from headrace.records.codecs import decompress
 from headrace.records.columns import ColumnBuilder, Columns
@@ -24,7 +25,6 @@ from headrace.records.encoder import BatchEncoder
 from headrace.records.problems import InvalidBatch, Problem
 from headrace.records.record import Record, records_of
 
-NO_TIMESTAMP_MS: Final = -1
 LAST_OLD_CODEC: Final = Codec.LZ4
 """Zstandard came after these formats."""
 

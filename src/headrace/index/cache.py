@@ -110,7 +110,7 @@ class IndexView:
         if head.seq < self._changed_at.get(stream, -1) or (known is not None and known.seq >= head.seq):
             return
         if known is None or known.index_epoch != head.index_epoch:
-            self._forget_folded(stream)
+            self.forget_folded(stream)
         self._heads[stream] = head
 
     def head(self, stream: StreamId) -> StreamHead | None:
@@ -151,12 +151,9 @@ class IndexView:
             _, dropped = self._folded.popitem(last=False)
             self._folded_count -= len(dropped)
 
-    def _forget_folded(self, stream: StreamId) -> None:
+    def forget_folded(self, stream: StreamId) -> None:
+        """Drop a stream's folded entries: they were replaced, or an object they name turned out to be gone."""
         self._folded_count -= len(self._folded.pop(stream, ()))
-
-    def forget(self, stream: StreamId) -> None:
-        """Drop what is remembered of a stream's folded entries: an object they name turned out to be gone."""
-        self._forget_folded(stream)
 
 
 class IndexCache:

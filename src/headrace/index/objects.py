@@ -6,6 +6,7 @@ Must stay true: an object exists in the store only while it has a record, so no 
 condemned object is deleted; a condemned object has no entries and never gets one again (I8).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from headrace.metadata.port import Decision, Key, Reads, Seen
 from headrace.model.extents import Extent, WalExtent
 from headrace.model.ids import DomainId, ObjectId, ObjectKey, WriterId
 
+_OBJECT_ID = re.compile(r"[0-9a-f]{32}-[0-9]{8,}")
+
 
 def wal_object_id(writer: WriterId, number: int) -> ObjectId:
     """Return the id of a writer's n-th object."""
@@ -27,7 +30,19 @@ def wal_object_id(writer: WriterId, number: int) -> ObjectId:
 
 def wal_object_key(domain: DomainId, object_id: ObjectId) -> ObjectKey:
     """Return where a WAL object lies. The first path segments spread over an S3 bucket's key space."""
-    return ObjectKey(f"wal/{domain:04d}/{object_id[:2]}/{object_id}")
+    return ObjectKey(f"{wal_prefix(domain)}{object_id[:2]}/{object_id}")
+
+
+def wal_prefix(domain: DomainId) -> str:
+    """Return what the keys of a domain's WAL objects begin with."""
+    return f"wal/{domain:04d}/"
+
+
+def wal_object_id_at(domain: DomainId, key: ObjectKey) -> ObjectId | None:
+    """Return which WAL object lies at a key, or `None` if the key is none of ours."""
+    object_id = ObjectId(key.rpartition("/")[2])
+    is_ours = _OBJECT_ID.fullmatch(object_id) is not None and wal_object_key(domain, object_id) == key
+    return object_id if is_ours else None
 
 
 def stage_objects(

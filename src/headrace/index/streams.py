@@ -24,9 +24,8 @@ from headrace.index.values import (
 )
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import Decision, Key, Reads, Seen
+from headrace.model.batches import NO_TIMESTAMP_MS
 from headrace.model.ids import StreamId
-
-NO_TIMESTAMP_MS = -1
 
 
 def changed_heads(

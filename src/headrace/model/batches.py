@@ -6,7 +6,7 @@ from headrace.model.ids import ProducerId
 
 NO_PRODUCER = ProducerId(-1)
 NO_SEQUENCE = -1
-NO_TIMESTAMP = -1
+NO_TIMESTAMP_MS = -1
 
 
 class BatchSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):

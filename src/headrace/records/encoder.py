@@ -27,12 +27,11 @@ from headrace.records.codecs import compress
 from headrace.records.columns import Columns, is_seen
 from headrace.records.kernel import KERNEL, Fault, Kernel, Part, explain
 from headrace.records.problems import InvalidBatch, Problem
-from headrace.records.stamping import stamp_crc
+from headrace.records.stamping import NO_LEADER_EPOCH, stamp_crc
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """How large a batch becomes, unless the caller says otherwise; one record alone may pass it."""
 
-NO_LEADER_EPOCH: Final = -1
 FIRST_BUFFER_BYTES: Final = 64 * 1024
 
 _INT64 = Struct("=q")

@@ -21,6 +21,9 @@ LEADER_EPOCH_AT = 12
 ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
 
+NO_LEADER_EPOCH = -1
+"""What every batch is served with: partitions have no leaders whose epochs could differ."""
+
 
 def stamp_offset(batch: memoryview, *, base_offset: int, leader_epoch: int) -> None:
     """Write base offset and leader epoch; the CRC stays valid."""

@@ -15,10 +15,7 @@ from headrace.model.ids import ObjectKey
 from headrace.objects.port import Buffer
 from headrace.records.batch import BatchView
 from headrace.records.problems import InvalidBatch
-from headrace.records.stamping import stamp_offset
-
-NO_LEADER_EPOCH = -1
-"""What every batch is served with: partitions have no leaders whose epochs could differ."""
+from headrace.records.stamping import NO_LEADER_EPOCH, stamp_offset
 
 
 def iter_chunk(data: Buffer, *, source: ObjectKey, start_byte: int) -> Iterator[BatchView]:
