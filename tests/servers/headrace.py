@@ -1,4 +1,4 @@
-"""`headrace serve` as a process, as users run it: started on free ports, ready when it says so, stopped in the end."""
+"""`headrace serve` as a process, as users run it: on free ports, ready when it says so, stopped in the end."""
 
 import contextlib
 import os
