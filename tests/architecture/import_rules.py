@@ -16,6 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"records", "wire"}),
     frozenset({"wal", "tables", "metadata", "objects"}),
     frozenset({"index"}),
+    frozenset({"topics", "cluster"}),
     frozenset({"produce", "fetch", "groups", "pipeline", "gc"}),
     frozenset({"txn", "queues", "registry"}),
     frozenset({"handlers"}),
@@ -51,13 +52,17 @@ NEVER: Mapping[str, frozenset[str]] = {
 HOMES: Mapping[str, tuple[str, ...]] = {
     "apsw": ("metadata/",),
     "asyncpg": ("metadata/",),
+    "confluent_kafka": ("cli/client.py",),
     "obstore": ("objects/",),
     "prometheus_client": ("runtime/metrics.py",),
     "pyarrow": ("records/arrow.py", "tables/", "pipeline/"),
     "pyspark": ("pipeline/spark/",),
     "rich": ("cli/",),
+    "starlette": ("http_api/",),
     "structlog": ("runtime/logs.py",),
     "typer": ("cli/",),
+    "uvicorn": ("http_api/",),
+    "uvloop": ("broker.py", "cli/"),
 }
 """One SDK, one home: a library's types and errors stop where it lives."""
 

@@ -1,0 +1,1 @@
+"""The Kafka edge: sockets, frames, order of answers, limits."""
