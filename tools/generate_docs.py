@@ -72,7 +72,8 @@ def _readable(value: int, unit: str) -> str:
 
 def _not_settings() -> str:
     names = ", ".join(f"`{name}`" for name in sorted(VARIABLES_THAT_ARE_NOT_SETTINGS))
-    return f"## Variables that are not settings\n\n{names}: switches for tests.\n"
+    meaning = "read where they act, switches for tests and the bootstrap address of clients"
+    return f"## Variables that are not settings\n\n{names}: {meaning}.\n"
 
 
 PAGES = {PROJECT / "docs" / "reference" / "settings.md": settings_page}

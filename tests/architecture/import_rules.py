@@ -52,7 +52,7 @@ NEVER: Mapping[str, frozenset[str]] = {
 HOMES: Mapping[str, tuple[str, ...]] = {
     "apsw": ("metadata/",),
     "asyncpg": ("metadata/",),
-    "confluent_kafka": ("cli/client.py",),
+    "confluent_kafka": ("cli/client/",),
     "obstore": ("objects/",),
     "prometheus_client": ("runtime/metrics.py",),
     "pyarrow": ("records/arrow.py", "tables/", "pipeline/"),
@@ -62,7 +62,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "structlog": ("runtime/logs.py",),
     "typer": ("cli/",),
     "uvicorn": ("http_api/",),
-    "uvloop": ("broker.py", "cli/"),
+    "uvloop": ("cli/",),
 }
 """One SDK, one home: a library's types and errors stop where it lives."""
 

@@ -7,6 +7,8 @@ from headrace.metadata import keys
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.values import ValueCodec
 from headrace.model.ids import DomainId, ObjectId, ProducerId, SessionId, StreamId, WriterId
+from headrace.model.topics import TopicId
+from headrace.topics import records
 from headrace.wal.frame import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data-at-rest.md").read_text()
@@ -19,9 +21,9 @@ def row_of(name: str) -> str:
 
 
 def test_every_value_is_listed_with_its_fields_in_order() -> None:
-    codecs = {name: codec for name, codec in vars(values).items() if isinstance(codec, ValueCodec)}
+    codecs = [codec for home in (values, records) for codec in vars(home).values() if isinstance(codec, ValueCodec)]
     assert codecs
-    for codec in codecs.values():
+    for codec in codecs:
         struct = codec.kind
         row = row_of(struct.__name__)
         places = [row.find(field) for field in field_names(struct)]
@@ -40,6 +42,11 @@ def test_every_key_is_listed() -> None:
         "format": keys.FORMAT,
         "sessions/<id>": keys.session(SessionId("s")),
         "leases/<name>": keys.lease("l"),
+        "producer-ids": keys.PRODUCER_IDS,
+        "topics/<name>": keys.topic("t"),
+        "topic-names/<name>": keys.topic_name("t"),
+        "topics-revision": keys.TOPICS_REVISION,
+        "deleted-topics/<topic id>": keys.deleted_topic(TopicId(bytes(16))),
         "d/0000/state": domain.state,
         "d/0000/log/<seq>": domain.log(1),
         "d/0000/streams/<id>/info": domain.info(stream),

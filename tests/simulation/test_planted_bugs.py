@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.fetch import reader
+from headrace.fetch.reader import LogReader
 from headrace.gc.collecting import Collector
 from headrace.gc.sweeping import Sweeper
 from headrace.index import commit, fold, objects, producers, streams, swap
@@ -24,7 +24,7 @@ from headrace.index.values import (
     PartStatus,
 )
 from headrace.metadata.port import Decision, Seen
-from headrace.model.ids import ObjectId, ObjectKey, SessionId, WriterId
+from headrace.model.ids import ObjectId, ObjectKey, SessionId, StreamId, WriterId
 from headrace.produce.placement import Placed
 from headrace.produce.writer import GivenUp, LogWriter
 from headrace.testing.simulation import node, repacker
@@ -118,13 +118,13 @@ def caches_say_no(patch: pytest.MonkeyPatch) -> None:
 
 def reader_skips(patch: pytest.MonkeyPatch) -> None:
     """Leave out an entry in the middle of a fetch."""
-    real = reader._within
+    real = LogReader._plan
 
-    def within(entries: list[IndexEntry], max_bytes: int) -> list[IndexEntry]:
-        chosen = real(entries, max_bytes)
+    async def plan(self: LogReader, stream: StreamId, offset: int, max_bytes: int) -> list[IndexEntry]:
+        chosen = await real(self, stream, offset, max_bytes)
         return chosen[:1] + chosen[2:]
 
-    patch.setattr(reader, "_within", within)
+    patch.setattr(LogReader, "_plan", plan)
 
 
 def collector_deletes_segments_of_the_dead(patch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,7 @@ An error that we raise on purpose is one line on stderr: exit code 2 where what 
 Anything else is a mistake of ours and keeps its traceback.
 """
 
-import asyncio
 import importlib.metadata
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -15,22 +13,17 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
-from headrace.broker import Runtime, assemble_runtime, opened_storage
+from headrace.cli.consume import consume
+from headrace.cli.exits import DONE, INTERRUPTED, WRONG_USE, code_of
 from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure
-from headrace.cli.printing import print_json, print_settings, settings_as_data
-from headrace.errors import HeadraceError, Invalid
-from headrace.runtime.text import one_line
-from headrace.settings import Settings
-
-FAILED = 1
-WRONG_USE = 2
-INTERRUPTED = 130
-MAX_ERROR_CHARS = 2000
+from headrace.cli.printing import complain, discard_stdout, print_json, print_settings, settings_as_data
+from headrace.cli.produce import produce
+from headrace.cli.topic import topic_app
+from headrace.errors import HeadraceError
 
 app = typer.Typer(
     name="headrace",
     help="One log, three doors: a Kafka topic, a work queue and an Iceberg table.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -51,7 +44,7 @@ def serve(
     config: Config = None,
     set_: Set = None,
 ) -> None:
-    """Start a broker. So far this opens and proves its stores, and prints the settings it would serve with."""
+    """Start a broker; it prints one line when it is ready, and SIGTERM ends it in good order."""
     configuration = configure(
         config,
         set_,
@@ -66,13 +59,10 @@ def serve(
             "broker.rack": zone,
         },
     )
-    runtime = assemble_runtime(configuration.tree, environment=os.environ, log_to=sys.stderr)
-    runtime.log.debug("settings loaded", node_id=configuration.tree.broker.node_id, version=__version__)
-    print_settings(configuration)
-    print(f"\nRecord decoder: {decoder()}.")
-    asyncio.run(prove_stores(configuration.tree, runtime))
-    print("Both stores are open and keep their promises.")
-    print("The broker is not built yet: these are the settings it would serve with.")
+    # Imported late, so that the other commands start without loading what serves.
+    from headrace.cli.serve import serve_until_told
+
+    serve_until_told(configuration)
 
 
 @app.command("settings")
@@ -108,10 +98,9 @@ def version(output: OutputAs = Output.TEXT) -> None:
             print(f"{name:<9} {value}")
 
 
-async def prove_stores(settings: Settings, runtime: Runtime) -> None:
-    """Open the metadata store and the object store, prove them, and close them again."""
-    async with opened_storage(settings, runtime):
-        runtime.log.debug("stores proved", metadata=settings.metadata.url, objects=settings.objects.url)
+app.add_typer(topic_app)
+app.command()(produce)
+app.command()(consume)
 
 
 def decoder() -> str:
@@ -131,20 +120,22 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
         code = app(args=list(arguments), prog_name="headrace", standalone_mode=False)
+        sys.stdout.flush()
     except typer.TyperException as error:
-        return _complain(f"{error.format_message()} (headrace --help tells more)", WRONG_USE)
-    except Invalid as error:
-        return _complain(str(error), WRONG_USE)
+        complain(f"{error.format_message()} (headrace --help tells more)")
+        return WRONG_USE
     except HeadraceError as error:
-        return _complain(str(error), FAILED)
+        complain(str(error))
+        return code_of(error)
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    return code if isinstance(code, int) else 0
-
-
-def _complain(message: str, code: int) -> int:
-    print(f"headrace: {one_line(message, max_chars=MAX_ERROR_CHARS)}", file=sys.stderr)
-    return code
+    except (BrokenPipeError, SystemExit) as error:
+        # `| head` has seen enough: that is how a reader ends a command, and no failure. Typer makes code 1 of it.
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        discard_stdout()
+        return DONE
+    return code if isinstance(code, int) else DONE
 
 
 def main() -> None:

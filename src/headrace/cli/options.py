@@ -1,17 +1,19 @@
-"""Options that several commands share, and how they become settings.
+"""Options that several commands share, and how they become settings or a connection.
 
 Every command that opens storage takes the same ones, so that a collector or a pipeline is pointed at a cluster's data
-with the very words its brokers were started with.
+with the very words its brokers were started with. Every command that talks to brokers takes `--bootstrap`.
 """
 
 import enum
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
+from headrace.errors import Invalid
 from headrace.settings import HeadraceConfiguration, load_settings
 
 
@@ -51,6 +53,59 @@ Set: TypeAlias = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Set one setting; may be given many times."),
 ]
 OutputAs: TypeAlias = Annotated[Output, typer.Option("--output", help="How to print: for people or for programs.")]
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_TIMEOUT_SECONDS = 10.0
+
+Bootstrap: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="HEADRACE_BOOTSTRAP",
+        help="A broker to ask first, of Headrace or of Apache Kafka; several with commas between.",
+    ),
+]
+Timeout: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long to wait for a broker that does not answer."
+    ),
+]
+Properties: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("-X", "--property", metavar="NAME=VALUE", help="Set a property of librdkafka; may be given often."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How a command reaches a cluster. `properties` are librdkafka's, and win over ours."""
+
+    bootstrap: str
+    timeout_seconds: float
+    properties: Mapping[str, str]
+
+
+def connection(bootstrap: str, timeout: float, properties: list[str] | None) -> Connection:
+    """Gather what the options above were given."""
+    if not bootstrap.strip():
+        raise Invalid("--bootstrap is empty; it takes HOST:PORT")
+    return Connection(bootstrap=bootstrap, timeout_seconds=timeout, properties=pairs_of(properties, "-X"))
+
+
+def pairs_of(given: list[str] | None, option: str) -> dict[str, str]:
+    """Split what an option that takes NAME=VALUE was given."""
+    pairs = {}
+    for text in given or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise Invalid(f"{option} takes NAME=VALUE, not {text!r}")
+        if name in pairs:
+            raise Invalid(f"{option} gives {name} twice")
+        pairs[name] = value
+    return pairs
 
 
 def configure(

@@ -27,10 +27,11 @@ from headrace.model.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Who asks, in which version, and when it arrived (monotonic seconds)."""
+    """Who asks, in which version, in how many bytes, and when it arrived (monotonic seconds)."""
 
     api_key: int
     version: int
+    size_bytes: int = 0
     client_id: str | None
     peer: str
     arrived_at: float
@@ -50,6 +51,14 @@ class Refused(Exception):
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)
         self.refusal = Refusal(code, message)
+
+
+class HangUp(Exception):
+    """Nothing sensible can be answered: close the connection. `kind` is for the metric, the message for people."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def refusal_of(error: Exception) -> Refusal:

@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Protocol
 
 import msgspec
 
@@ -38,6 +39,18 @@ _end_offset = attrgetter("end_offset")
 
 RECORDS_PER_READ = 500
 ENTRIES_PER_READ = 64
+
+
+class StreamListener(Protocol):
+    """Hears at once what the view learns of a stream. It only takes note: it neither waits nor changes the view."""
+
+    def grown(self, size_bytes: int) -> None:
+        """Take note that a commit has appended this many bytes."""
+        ...
+
+    def changed(self) -> None:
+        """Take note that the head changed otherwise (trimmed, swapped, deleted), or is not known any more."""
+        ...
 
 
 class _Tail:
@@ -71,6 +84,18 @@ class IndexView:
         self._folded: OrderedDict[StreamId, list[IndexEntry]] = OrderedDict()
         self._folded_count = 0
         self._max_folded_entries = max_folded_entries
+        self._listeners: dict[StreamId, dict[StreamListener, None]] = {}
+
+    def listen(self, stream: StreamId, listener: StreamListener) -> None:
+        """Tell a listener of everything that happens to a stream from here on."""
+        self._listeners.setdefault(stream, {})[listener] = None
+
+    def unlisten(self, stream: StreamId, listener: StreamListener) -> None:
+        """Tell it no more; one that does not listen is passed over."""
+        listeners = self._listeners.get(stream, {})
+        listeners.pop(listener, None)
+        if not listeners:
+            self._listeners.pop(stream, None)
 
     def reset(self, position: int) -> None:
         """Forget everything and begin at a commit record: what lies before it was folded without us."""
@@ -81,6 +106,9 @@ class IndexView:
         self._tails.clear()
         self._folded.clear()
         self._folded_count = 0
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.changed()
 
     def apply(self, record: LogRecord) -> None:
         """Take the next commit record; one that was applied already is passed over."""
@@ -100,6 +128,10 @@ class IndexView:
         for change in record.changes:
             self._changed_at[change.stream] = record.seq
             self.note_head(change.stream, change.head)
+        if self._listeners:
+            for entry in record.entries:
+                for listener in self._listeners.get(entry.stream, ()):
+                    listener.grown(entry.size_bytes)
 
     def note_head(self, stream: StreamId, head: StreamHead) -> None:
         """Take a head from the store or from a record, unless a newer one is known, or records have overtaken it.
@@ -112,6 +144,8 @@ class IndexView:
         if known is None or known.index_epoch != head.index_epoch:
             self.forget_folded(stream)
         self._heads[stream] = head
+        for listener in self._listeners.get(stream, ()):
+            listener.changed()
 
     def head(self, stream: StreamId) -> StreamHead | None:
         """Return the head as it is known here."""
@@ -140,11 +174,15 @@ class IndexView:
 
     def note_folded(self, stream: StreamId, entries: Sequence[IndexEntry]) -> None:
         """Keep folded entries that were read from the store; the streams used least recently make room."""
-        known = self._folded.pop(stream, [])
-        self._folded_count -= len(known)
-        merged = {entry.end_offset: entry for entry in known}
-        merged.update((entry.end_offset, entry) for entry in entries)
-        kept = sorted(merged.values(), key=_end_offset)[-self._max_folded_entries :]
+        kept = self._folded.pop(stream, [])
+        self._folded_count -= len(kept)
+        if kept and entries and kept[-1].end_offset <= entries[0].start_offset:
+            kept.extend(entries)  # whoever reads from the start to the end adds page after page
+        else:
+            merged = {entry.end_offset: entry for entry in kept}
+            merged.update((entry.end_offset, entry) for entry in entries)
+            kept = sorted(merged.values(), key=_end_offset)
+        del kept[: -self._max_folded_entries]
         self._folded[stream] = kept
         self._folded_count += len(kept)
         while self._folded_count > self._max_folded_entries:
@@ -262,16 +300,18 @@ class IndexCache:
             f"though it lies between {head.log_start} and {head.high_watermark}"
         )
 
-    async def find_timestamp(self, stream: StreamId, target_ms: int) -> IndexEntry | None:
-        """Return the first entry with a record at or after a time, or `None` if there is none."""
+    async def find_timestamp(self, stream: StreamId, target_ms: int, *, start_offset: int = 0) -> IndexEntry | None:
+        """Return the first entry from `start_offset` on with a record at or after a time; `None` if there is none."""
         head = await self.fresh_head(stream)
         if head is None:
             return None
-        search = TimestampSearch(log_start=head.log_start, high_watermark=head.high_watermark, target_ms=target_ms)
+        search = TimestampSearch(
+            log_start=max(head.log_start, start_offset), high_watermark=head.high_watermark, target_ms=target_ms
+        )
         while search.probe is not None:
             found = await self.locate(stream, search.probe, limit=1)
             if not found:  # the log start has moved past the probe: begin again above it
-                return await self.find_timestamp(stream, target_ms)
+                return await self.find_timestamp(stream, target_ms, start_offset=start_offset)
             search.feed(found[0])
         return search.found
 

@@ -4,7 +4,7 @@ Everything but an append that changes a head writes a commit record too, so that
 records knows every head without asking.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -46,15 +46,28 @@ def create_streams(keys: DomainKeys, owners: Iterable[str], *, kind: StreamKind,
 
     def decide(seen: Seen) -> Decision[list[StreamId]]:
         domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
-        streams = [StreamId(domain.next_stream_id + n) for n in range(len(names))]
-        after = msgspec.structs.replace(domain, next_stream_id=domain.next_stream_id + len(names))
-        empty = StreamHead(0, 0, 0, NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, 0, 0)
-        puts = changed_heads(keys, after, dict.fromkeys(streams, empty), now_ms=now_ms)
-        for stream, owner in zip(streams, names, strict=True):
-            puts[keys.info(stream)] = STREAM_INFO.encode(StreamInfo(kind, owner, now_ms))
-        return Decision(result=streams, puts=puts)
+        puts = created_streams(keys, domain, names, kind=kind, now_ms=now_ms)
+        return Decision(result=next_streams(domain, len(names)), puts=puts)
 
     return Rule(keys.unit, Reads(keys=[keys.state]), decide)
+
+
+def next_streams(domain: DomainState, count: int) -> list[StreamId]:
+    """Return the ids that the next new streams will have."""
+    return [StreamId(domain.next_stream_id + n) for n in range(count)]
+
+
+def created_streams(
+    keys: DomainKeys, domain: DomainState, owners: Sequence[str], *, kind: StreamKind, now_ms: int
+) -> dict[Key, bytes]:
+    """Return the puts that create one stream per owner, with the ids of `next_streams`: for wider transactions."""
+    streams = next_streams(domain, len(owners))
+    after = msgspec.structs.replace(domain, next_stream_id=domain.next_stream_id + len(owners))
+    empty = StreamHead(0, 0, 0, NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, 0, 0)
+    puts = changed_heads(keys, after, dict.fromkeys(streams, empty), now_ms=now_ms)
+    for stream, owner in zip(streams, owners, strict=True):
+        puts[keys.info(stream)] = STREAM_INFO.encode(StreamInfo(kind, owner, now_ms))
+    return puts
 
 
 def advance_log_start(keys: DomainKeys, stream: StreamId, offset: int, *, now_ms: int) -> Rule[StreamHead]:
@@ -79,19 +92,29 @@ def advance_log_start(keys: DomainKeys, stream: StreamId, offset: int, *, now_ms
 
 def delete_stream(keys: DomainKeys, stream: StreamId, *, now_ms: int) -> Rule[None]:
     """Return the rule that ends a stream: no append is accepted any more; what it held is removed in steps."""
-    head_key = keys.head(stream)
 
     def decide(seen: Seen) -> Decision[None]:
-        head = STREAM_HEAD.seen(seen, head_key)
-        if head is None or head.is_deleted:
-            return Decision(result=None)
-        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
-        ended = msgspec.structs.replace(
-            head, log_start=head.high_watermark, index_epoch=head.index_epoch + 1, is_deleted=True
-        )
-        return Decision(result=None, puts=changed_heads(keys, domain, {stream: ended}, now_ms=now_ms))
+        return Decision(result=None, puts=ended_streams(keys, seen, [stream], now_ms=now_ms))
 
-    return Rule(keys.unit, Reads(keys=[keys.state, head_key]), decide)
+    return Rule(keys.unit, Reads(keys=[keys.state, keys.head(stream)]), decide)
+
+
+def ended_streams(keys: DomainKeys, seen: Seen, streams: Iterable[StreamId], *, now_ms: int) -> dict[Key, bytes]:
+    """Return the puts that end those of the streams that live, in one commit record: for wider transactions.
+
+    The transaction must have read the domain's state and the head of each stream.
+    """
+    ended: dict[StreamId, StreamHead] = {}
+    for stream in streams:
+        head = STREAM_HEAD.seen(seen, keys.head(stream))
+        if head is not None and not head.is_deleted:
+            ended[stream] = msgspec.structs.replace(
+                head, log_start=head.high_watermark, index_epoch=head.index_epoch + 1, is_deleted=True
+            )
+    if not ended:
+        return {}
+    domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+    return changed_heads(keys, domain, ended, now_ms=now_ms)
 
 
 def _living_head(seen: Seen, head_key: Key, stream: StreamId) -> StreamHead:

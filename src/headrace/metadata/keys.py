@@ -1,8 +1,15 @@
 """Every metadata key, with an example of each. `docs/data-at-rest.md` tells what the values hold.
 
     /headrace/v1/format                                                  the data format of this cluster
+    /headrace/v1/cluster                                                 the id of this cluster
+    /headrace/v1/brokers/00000000000000000003                            broker 3, for as long as it lives
     /headrace/v1/sessions/4f1c…                                          a living session (engines keep it)
     /headrace/v1/leases/collector                                        who may act: session and epoch
+    /headrace/v1/producer-ids                                            the next producer id that is free
+    /headrace/v1/topics/=orders.eu                                       the topic `orders.eu`
+    /headrace/v1/topic-names/=orders_eu                                  who holds that name and all like it
+    /headrace/v1/topics-revision                                         how often topics have changed, and which last
+    /headrace/v1/deleted-topics/4f1c…                                    what is left of a deleted topic, by its id
     /headrace/v1/d/0000/state                                            next commit number, folded_to, next stream id
     /headrace/v1/d/0000/log/00000000000000000042                         commit record 42
     /headrace/v1/d/0000/streams/00000000000000000007/info                kind and owner of stream 7
@@ -26,12 +33,20 @@ from urllib.parse import quote
 from headrace.errors import Invalid
 from headrace.metadata.port import MAX_KEY_BYTES, Key, Range, Unit
 from headrace.model.ids import DomainId, ObjectId, ProducerId, SessionId, StreamId, WriterId
+from headrace.model.topics import TopicId
 
 ROOT = "/headrace/v1/"
 FORMAT = Key(ROOT + "format")
+CLUSTER = Key(ROOT + "cluster")
+BROKERS = ROOT + "brokers/"
 SESSIONS = ROOT + "sessions/"
 LEASES = ROOT + "leases/"
+PRODUCER_IDS = Key(ROOT + "producer-ids")
 REGISTRY = Unit(ROOT)
+TOPICS = ROOT + "topics/"
+TOPIC_NAMES = ROOT + "topic-names/"
+TOPICS_REVISION = Key(ROOT + "topics-revision")
+DELETED_TOPICS = ROOT + "deleted-topics/"
 
 MAX_ESCAPED_BYTES = 512
 MAX_REMEMBERED_STREAMS = 100_000
@@ -86,6 +101,23 @@ def session(session_id: SessionId) -> Key:
 
 def lease(name: str) -> Key:
     return Key(LEASES + escaped(name))
+
+
+def broker(node_id: int) -> Key:
+    return Key(BROKERS + number(node_id))
+
+
+def topic(name: str) -> Key:
+    return Key(TOPICS + escaped(name))
+
+
+def topic_name(alike: str) -> Key:
+    """Return where a name is claimed; names that look alike (`topics/names.py`) share one key."""
+    return Key(TOPIC_NAMES + escaped(alike))
+
+
+def deleted_topic(topic_id: TopicId) -> Key:
+    return Key(DELETED_TOPICS + topic_id.hex())
 
 
 class DomainKeys:

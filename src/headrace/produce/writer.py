@@ -19,6 +19,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable
 from headrace.index.cache import IndexCache
@@ -31,6 +32,7 @@ from headrace.model.batches import BatchSummary
 from headrace.model.ids import ProducerId, SessionId, StreamId, WriterId
 from headrace.objects.port import Buffer
 from headrace.produce.placement import Placed, Placement
+from headrace.records.stamping import NO_LEADER_EPOCH, stamp_offset
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
 from headrace.wal.frame import FrameBuilder, SealedFrame
@@ -52,15 +54,60 @@ class WriterLimits:
     producer_expiration_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """Batches of one request for one stream, back to back in `data`, which stays as it is until they are answered.
+
+    Once they are accepted, their offsets are stamped into `data`, and it goes into the tail cache: it must be
+    writable, and not be used for anything else.
+    """
+
+    stream: StreamId
+    data: memoryview
+    batches: Sequence[BatchSummary]
+
+
+class Tail(Protocol):
+    """Takes what was just committed, for readers who are close behind."""
+
+    def committed(self, stream: StreamId, start_offset: int, end_offset: int, data: memoryview) -> None:
+        """Keep the batches of one part; their offsets are stamped."""
+        ...
+
+
+class Appended:
+    """One request's parts on their way: `done` is set when each of them has its result, in the order of the parts."""
+
+    __slots__ = ("_left", "done", "results")
+
+    def __init__(self, count: int) -> None:
+        self.results: list[PartResult | HeadraceError | None] = [None] * count
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = count
+
+    def settle(self, position: int, result: PartResult | HeadraceError) -> None:
+        """Note the result of one part."""
+        assert self.results[position] is None, f"part {position} was answered twice"
+        self.results[position] = result
+        self._left -= 1
+        if not self._left and not self.done.done():
+            self.done.set_result(None)
+
+
 class _Offer:
-    """One caller's batches in a frame, and where the answer goes."""
+    """One part in a frame, and where its answer goes."""
 
-    __slots__ = ("answer", "batches", "stream")
+    __slots__ = ("_appended", "_position", "batches", "data", "stream")
 
-    def __init__(self, stream: StreamId, batches: Sequence[BatchSummary]) -> None:
-        self.stream = stream
-        self.batches = batches
-        self.answer: asyncio.Future[PartResult] = asyncio.get_running_loop().create_future()
+    def __init__(self, part: NewPart, appended: Appended, position: int) -> None:
+        self.stream = part.stream
+        self.data = part.data
+        self.batches = part.batches
+        self._appended = appended
+        self._position = position
+
+    def settle(self, result: PartResult | HeadraceError) -> None:
+        self._appended.settle(self._position, result)
 
     @property
     def producer(self) -> tuple[StreamId, ProducerId] | None:
@@ -149,6 +196,7 @@ class LogWriter:
         crash_points: CrashPoints,
         limits: WriterLimits,
         cache: IndexCache | None = None,
+        tail: Tail | None = None,
     ) -> None:
         self._keys = keys
         self._writer = writer
@@ -158,6 +206,7 @@ class LogWriter:
         self._crash_points = crash_points
         self._limits = limits
         self._cache = cache
+        self._tail = tail
         self._open = _OpenFrame()
         self._full: deque[_OpenFrame] = deque()
         self._held_bytes = 0
@@ -181,36 +230,56 @@ class LogWriter:
         self._flusher = asyncio.create_task(self._flush())
 
     async def append(self, stream: StreamId, data: Buffer, batches: Sequence[BatchSummary]) -> PartResult:
-        """Append one request's batches to a stream and return what became of them, once that is durable.
+        """Append one request's batches to one stream and return what became of them, once that is durable.
 
-        `data` must stay as it is until then, also where the caller is cancelled meanwhile: its frame goes on.
         Raises `Retryable` (nothing was written), `OutcomeUnknown`, or `Fenced` (this writer is done for; another
         broker can take the request).
         """
-        # First come, first served: a small batch must not pass a large one that waits for room.
+        appended = await self.append_all([NewPart(stream, memoryview(data), batches)])
+        await appended.done
+        (result,) = appended.results
+        if isinstance(result, HeadraceError):
+            raise result
+        assert result is not None
+        return result
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Say whether `append_all` would take these bytes without waiting."""
+        if self._admission.locked():
+            return False
+        return self._held_bytes == 0 or self._held_bytes + size_bytes <= self._limits.buffer_max_bytes
+
+    async def append_all(self, parts: Sequence[NewPart]) -> Appended:
+        """Take one request's parts, as soon as there is room for them; their results come when they are durable.
+
+        Each result is a `PartResult`, or an error as `append` raises it. Who stops waiting changes nothing: the frame
+        goes on. Raises what `append` raises if nothing was taken.
+        """
+        size_bytes = sum([len(part.data) for part in parts])
+        # First come, first served: a small request must not pass a large one that waits for room.
         async with self._admission:
-            while self._held_bytes > 0 and self._held_bytes + len(data) > self._limits.buffer_max_bytes:
+            while self._held_bytes > 0 and self._held_bytes + size_bytes > self._limits.buffer_max_bytes:
                 self._room.clear()
                 await self._room.wait()
-            offer = self._take(stream, data, batches)
-        return await offer.answer
+            if self._fence is not None:
+                raise Fenced(self._fence)
+            if self._is_closing:
+                raise Retryable("this writer is closing: send the request to another broker")
+            appended = Appended(len(parts))
+            for position, part in enumerate(parts):
+                self._take(part, appended, position)
+        self._wakeup.set()
+        return appended
 
-    def _take(self, stream: StreamId, data: Buffer, batches: Sequence[BatchSummary]) -> _Offer:
-        """Put batches into the open frame, or into a new one if that one is full."""
-        if self._fence is not None:
-            raise Fenced(self._fence)
-        if self._is_closing:
-            raise Retryable("this writer is closing: send the request to another broker")
-        size_bytes = len(data)
+    def _take(self, part: NewPart, appended: Appended, position: int) -> None:
+        """Put a part into the open frame, or into a new one if that one is full."""
+        size_bytes = len(part.data)
         if self._open.offers and self._open.builder.size_bytes + size_bytes > self._limits.frame_max_bytes:
             self._full.append(self._open)
             self._open = _OpenFrame()
-        offer = _Offer(stream, batches)
-        self._open.builder.add(stream, data, batches)
-        self._open.offers.append(offer)
+        self._open.builder.add(part.stream, part.data, part.batches)
+        self._open.offers.append(_Offer(part, appended, position))
         self._held_bytes += size_bytes
-        self._wakeup.set()
-        return offer
 
     async def drain(self) -> None:
         """Take no more, and wait until everything taken so far has its answer."""
@@ -329,18 +398,30 @@ class LogWriter:
             return
 
     def _answer(self, frame: _Frame, outcome: LogRecord | HeadraceError) -> None:
-        if isinstance(outcome, LogRecord):
-            if self._cache is not None and self._cache.view.position == outcome.seq:
-                self._cache.view.apply(outcome)
-            for offer, result in zip(frame.offers, outcome.results, strict=True):
-                self._given_up.note_result(offer, result)
-                if not offer.answer.done():
-                    offer.answer.set_result(result)
+        if not isinstance(outcome, LogRecord):
+            for offer in frame.offers:
+                self._given_up.note(offer)
+                offer.settle(outcome)
             return
-        for offer in frame.offers:
-            self._given_up.note(offer)
-            if not offer.answer.done():
-                offer.answer.set_exception(outcome)
+        for offer, result in zip(frame.offers, outcome.results, strict=True):
+            self._given_up.note_result(offer, result)
+            if self._tail is not None and result.status is PartStatus.ACCEPTED:
+                self._keep_in_tail(self._tail, offer, result.base_offset)
+        # Readers who wait are woken by this, and find the bytes in the tail.
+        if self._cache is not None and self._cache.view.position == outcome.seq:
+            self._cache.view.apply(outcome)
+        for offer, result in zip(frame.offers, outcome.results, strict=True):
+            offer.settle(result)
+
+    def _keep_in_tail(self, tail: Tail, offer: _Offer, base_offset: int) -> None:
+        """Stamp the offsets into the bytes as they were received: they are in the log by now, and ours alone."""
+        next_byte, next_offset = 0, base_offset
+        for batch in offer.batches:
+            view = offer.data[next_byte : next_byte + batch.size_bytes]
+            stamp_offset(view, base_offset=next_offset, leader_epoch=NO_LEADER_EPOCH)
+            next_byte += batch.size_bytes
+            next_offset += batch.record_count
+        tail.committed(offer.stream, base_offset, next_offset, offer.data)
 
     def _note_fence(self, error: Fenced) -> None:
         self._fence = str(error)

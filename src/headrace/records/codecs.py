@@ -35,9 +35,12 @@ XERIAL_BLOCK_BYTES: Final = 32 * 1024
 SNAPPY_MAX_PREAMBLE_BYTES: Final = 5
 
 
-def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes | memoryview:
-    """Compress a body as the Java client would: xerial-framed snappy, lz4 with independent blocks."""
-    return _COMPRESSORS[codec](memoryview(data))
+def compress(codec: Codec, data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes | memoryview:
+    """Compress a body as the Java client would: xerial-framed snappy, lz4 with independent blocks.
+
+    `level` is the codec's own; `None` takes its default, and snappy knows none.
+    """
+    return _COMPRESSORS[codec](memoryview(data), level)
 
 
 def decompress(codec: Codec, data: memoryview, *, max_output_bytes: int) -> bytes | memoryview:
@@ -65,8 +68,8 @@ def _stored(data: memoryview, max_output_bytes: int) -> memoryview:
     return data
 
 
-def _compress_gzip(data: memoryview) -> bytes:
-    stream = zlib.compressobj(wbits=GZIP_WBITS)
+def _compress_gzip(data: memoryview, level: int | None) -> bytes:
+    stream = zlib.compressobj(level=zlib.Z_DEFAULT_COMPRESSION if level is None else level, wbits=GZIP_WBITS)
     return stream.compress(data) + stream.flush()
 
 
@@ -97,7 +100,7 @@ def _decompress_gzip(data: memoryview, max_output_bytes: int) -> bytes:
     raise _damaged(Codec.GZIP, f"more than {MAX_FRAMES} members")
 
 
-def _compress_snappy(data: memoryview) -> bytes:
+def _compress_snappy(data: memoryview, _level: int | None) -> bytes:
     parts = [XERIAL_HEADER]
     for start in range(0, len(data), XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + XERIAL_BLOCK_BYTES]))
@@ -158,10 +161,15 @@ def _snappy_size(block: memoryview) -> int:
     raise _damaged(Codec.SNAPPY, "it does not begin with a length")
 
 
-def _compress_lz4(data: memoryview) -> bytes:
+def _compress_lz4(data: memoryview, level: int | None) -> bytes:
     # Kafka's reader takes independent blocks only, and 64 KiB blocks are what its writer makes.
     frame = lz4.frame.compress(
-        data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, content_checksum=False, store_size=False
+        data,
+        compression_level=level or 0,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        store_size=False,
     )
     return bytes(frame)
 
@@ -190,8 +198,8 @@ def _decompress_lz4(data: memoryview, max_output_bytes: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _compress_zstd(data: memoryview) -> bytes:
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(data)
+def _compress_zstd(data: memoryview, level: int | None) -> bytes:
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL if level is None else level).compress(data)
 
 
 def _decompress_zstd(data: memoryview, max_output_bytes: int) -> bytes:
@@ -240,8 +248,8 @@ def _zstd_claim(frame: memoryview) -> int:
         raise _damaged(Codec.ZSTD, error) from None
 
 
-_COMPRESSORS: Final[dict[Codec, Callable[[memoryview], bytes | memoryview]]] = {
-    Codec.NONE: lambda data: data,
+_COMPRESSORS: Final[dict[Codec, Callable[[memoryview, int | None], bytes | memoryview]]] = {
+    Codec.NONE: lambda data, _level: data,
     Codec.GZIP: _compress_gzip,
     Codec.SNAPPY: _compress_snappy,
     Codec.LZ4: _compress_lz4,

@@ -24,6 +24,9 @@ from headrace.runtime.rng import Rng
 JITTER = 0.1
 """Each pause is longer or shorter by up to this share, so that many brokers do not act in step."""
 
+FOLLOW_AGAIN_S = 0.5
+"""How long a follower that failed pauses before it begins anew."""
+
 OUTCOMES = ("ok", "failed", "ended")
 
 
@@ -146,6 +149,65 @@ class Ticker:
         if self._failure is not None:
             self._ticks["ended"].inc()
             self._log.error("a service has ended", exc_info=self._failure)
+
+
+class Follower:
+    """Runs one coroutine for ever: a watch, a reaper. When it fails and may be tried again, it is begun anew."""
+
+    def __init__(
+        self,
+        name: str,
+        follow: Callable[[], Awaitable[object]],
+        *,
+        clock: Clock,
+        log: Log,
+        metrics: TickMetrics,
+    ) -> None:
+        self.name = name
+        self._follow = follow
+        self._clock = clock
+        self._log = log.bind(service=name)
+        self._failed = metrics.ticks.of(name, "failed")
+        self._task: asyncio.Task[None] | None = None
+        self._is_ending = False
+
+    async def start(self) -> None:
+        """Begin to follow."""
+        assert self._task is None, f"{self.name} was started twice"
+        self._task = asyncio.create_task(self._run(), name=f"headrace-{self.name}")
+
+    async def drain(self) -> None:
+        """Stop: what follows has no work of its own to finish."""
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Break off."""
+        self._is_ending = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def wait(self) -> None:
+        """Return when it was stopped; raise why, if it ended by itself."""
+        assert self._task is not None, f"{self.name} was not started"
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.result()
+        elif not self._is_ending:
+            raise Unusable(f"service {self.name} was cancelled, and not by its stop: restart the process")
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except (Fenced, Unusable):
+                raise
+            except HeadraceError as error:
+                self._failed.inc()
+                self._log.warning("following failed and will be tried again", error=error)
+                await self._clock.sleep(FOLLOW_AGAIN_S)
+            else:
+                raise Unusable(f"service {self.name} has come to an end, and it should not: restart the process")
 
 
 class Services:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace import __version__
-from headrace.broker import Runtime
+from headrace.broker.storage import Runtime
 from headrace.cli import main as cli
 from headrace.cli.main import run
 from headrace.cli.options import OPTION_OF_KEY

@@ -1,20 +1,29 @@
 """Reading: whole entries with their offsets, from wherever the index says they lie, or a clear error."""
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 import pytest
 
 from headrace.errors import Corrupt, Missing, Retryable, Unsupported
-from headrace.fetch.reader import MAX_PLANS, LogReader, Run
+from headrace.fetch.reader import LOOP_MAX_BYTES, MAX_PLANS, LogReader
+from headrace.fetch.runs import Run
+from headrace.index.cache import ENTRIES_PER_READ, IndexCache
 from headrace.index.objects import CollectingAges, condemn_object, forget_object, stage_objects, wal_object_id
 from headrace.index.objects import wal_object_key as object_key_of
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.index.swap import Swap, replacement_for, swap_entries
 from headrace.index.values import INDEX_ENTRY, IndexEntry
 from headrace.model.extents import TableExtent, WalExtent
-from headrace.model.ids import ObjectId, StreamId, WriterId
+from headrace.model.ids import ObjectId, ObjectKey, StreamId, WriterId
+from headrace.objects.port import Buffer, ByteRange
 from headrace.records.batch import iter_batches
+from headrace.runtime.executor import InlineExecutor
 from headrace.testing.batches import read_batches
 from tests.unit.gc.folded import fold_all
 from tests.unit.produce.scripted import WRITER, Meanwhile, Refuse, WriterKit, batch_bytes
+
+T = TypeVar("T")
 
 ALL = 1_000_000
 PACKER = WriterId("c3" * 16)
@@ -174,6 +183,79 @@ async def test_what_another_process_appended_is_found() -> None:
     kit.writer._cache = None
     await kit.append(stream, b"2", b"3")
     assert records(await reader.read(stream, 2, max_bytes=ALL)) == expected(2, 4)
+
+
+async def test_small_entries_are_read_beyond_one_page_of_the_index() -> None:
+    kit, stream = await logged(ENTRIES_PER_READ + 40, segment_max_bytes=1_000_000)
+    await fold_all(kit)
+    reader = LogReader(
+        domain=kit.keys.domain,
+        cache=IndexCache(kit.metadata, kit.keys, max_folded_entries=1000),
+        objects=kit.objects,
+    )
+    assert len(await reader.read(stream, 0, max_bytes=ALL)) == ENTRIES_PER_READ + 40
+    assert kit.script.calls["read"] == 1
+
+
+async def test_number_of_entries_in_one_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.fetch.reader.MAX_ENTRIES", 10)
+    kit, stream = await logged(ENTRIES_PER_READ + 10, segment_max_bytes=1_000_000)
+    await fold_all(kit)
+    assert len(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == ENTRIES_PER_READ
+
+
+async def test_neighbours_in_an_object_are_read_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    kit, stream = await logged(5)
+    asked: list[int] = []
+    through = kit.objects.get_ranges
+
+    async def counted(key: ObjectKey, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        asked.append(len(ranges))
+        return await through(key, ranges)
+
+    monkeypatch.setattr(kit.objects, "get_ranges", counted)
+    assert records(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == expected(0, 10)
+    monkeypatch.setattr("headrace.fetch.reader.MAX_GAP_BYTES", 10)
+    assert records(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == expected(0, 10)
+    assert asked == [1, 5]
+
+
+async def test_large_reads_are_checked_by_the_executor() -> None:
+    kit = WriterKit(segment_max_bytes=10_000_000, frame_max_bytes=1_000_000)
+    (stream,) = await kit.start()
+    await kit.append(stream, b"x" * 100)
+    await kit.append(stream, b"y" * LOOP_MAX_BYTES)
+
+    class Counting(InlineExecutor):
+        count = 0
+
+        async def run(self, work: Callable[[], T]) -> T:
+            self.count += 1
+            return work()
+
+    executor = Counting()
+    reader = LogReader(domain=kit.keys.domain, cache=kit.cache, objects=kit.objects, executor=executor)
+    await reader.read(stream, 0, max_bytes=0)
+    assert executor.count == 0
+    assert records(await reader.read(stream, 1, max_bytes=0)) == [(1, b"y" * LOOP_MAX_BYTES)]
+    assert executor.count == 1
+
+
+async def test_stamping_never_changes_bytes_that_the_store_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    kit, stream = await logged(3)
+    given: list[Buffer] = []
+    through = kit.objects.get_ranges
+
+    async def kept(key: ObjectKey, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        found = await through(key, ranges)
+        given.extend(found)
+        return found
+
+    monkeypatch.setattr(kit.objects, "get_ranges", kept)
+    monkeypatch.setattr("headrace.fetch.reader.MAX_GAP_BYTES", 0)
+    runs = await reader_of(kit).read(stream, 0, max_bytes=ALL)
+    assert records(runs) == expected(0, 6)
+    assert [next(iter_batches(memoryview(piece))).base_offset for piece in given] == [0, 0, 0], "as produced"
 
 
 # Objects that are gone

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker import assemble_runtime, opened_storage
+from headrace.broker.storage import assemble_runtime, opened_storage
 from headrace.errors import Invalid, Unusable
 from headrace.objects.port import object_key
 from headrace.runtime.crash_points import KillAt, NoCrashes

@@ -1,7 +1,7 @@
-"""The composition root: the one place where settings become components.
+"""What every process runs on: clock, chance, log, metrics, and the two stores.
 
-Only here are the real clock and the real rng made, and only here are settings read: everything below receives plain
-values and ports through its constructor. The brokers of a simulation are put together elsewhere, from other parts.
+Only in this package are the real clock and the real rng made, and only here are settings read: everything below
+receives plain values and ports through its constructor. The brokers of a simulation are put together elsewhere.
 """
 
 import logging
@@ -13,8 +13,10 @@ from typing import TextIO
 
 from headrace.errors import Invalid, Unusable
 from headrace.metadata.format import require_format
+from headrace.metadata.metered import MeteredMetadata
 from headrace.metadata.open import open_metadata
 from headrace.metadata.port import MetadataStore
+from headrace.objects.metered import MeteredObjects
 from headrace.objects.open import open_objects
 from headrace.objects.port import ObjectStore
 from headrace.objects.probe import probe
@@ -61,6 +63,13 @@ class Storage:
 
     metadata: MetadataStore
     objects: ObjectStore
+
+    def metered(self, runtime: Runtime) -> "Storage":
+        """Return the same stores, with every call counted; once per runtime."""
+        return Storage(
+            metadata=MeteredMetadata(self.metadata, metrics=runtime.metrics, clock=runtime.clock),
+            objects=MeteredObjects(self.objects, metrics=runtime.metrics, clock=runtime.clock),
+        )
 
 
 @asynccontextmanager

@@ -1,0 +1,260 @@
+"""Put the parts of a broker together, as the settings say."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from headrace.broker.storage import Runtime, Storage
+from headrace.cluster.membership import Membership
+from headrace.cluster.view import ClusterView
+from headrace.fetch.catchup import CatchUp, CatchUpLimits
+from headrace.fetch.fetcher import Fetcher
+from headrace.fetch.reader import LogReader
+from headrace.fetch.sessions import FetchSessions, SessionLimits
+from headrace.fetch.tail import TailCache
+from headrace.fetch.timestamps import TimestampFinder
+from headrace.gc.collecting import Collector, CollectorLimits
+from headrace.gc.folding import Folder, FoldLimits
+from headrace.gc.sweeping import Sweeper
+from headrace.gc.trimming import Trimmer
+from headrace.handlers.node import Node
+from headrace.index.cache import IndexCache
+from headrace.index.objects import CollectingAges
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.sessions import SessionReaper
+from headrace.model.ids import DomainId
+from headrace.produce.incarnations import Incarnations
+from headrace.produce.log import ProduceLog
+from headrace.produce.placement import PlacementLimits, open_placement
+from headrace.produce.producer_ids import ProducerIds
+from headrace.produce.writer import LogWriter, WriterLimits
+from headrace.runtime.executor import Executor
+from headrace.runtime.services import Follower, Service, Ticker, TickMetrics
+from headrace.settings import HeadraceConfiguration, Settings
+from headrace.topics.admin import TopicAdmin
+from headrace.topics.config_kinds import ConfigType
+from headrace.topics.configs import ConfigSource, ConfigSynonym, ConfigValue, TopicDefaults
+from headrace.topics.directory import TopicDirectory
+from headrace.topics.removing import RemoverLimits, TopicRemover
+
+DOMAIN = DomainId(0)
+"""The one domain there is, until a decision page says how a transaction crosses two."""
+
+MAX_FOLDED_ENTRIES = 100_000
+"""How many folded index entries of all streams are remembered."""
+
+COMMIT_ATTEMPTS = 5
+COMMIT_BACKOFF_MS = 50
+STAGED_AHEAD = 8
+FOLD_STEPS_PER_TICK = 16
+OBJECTS_PER_TICK = 200
+WRITERS_PER_TICK = 1000
+ENTRIES_PER_TRIM = 300
+TRIMS_PER_TOPIC = 20
+DELETED_TOPICS_PER_TICK = 20
+
+FOLD_INTERVAL_MS = 200
+COLLECT_INTERVAL_MS = 5_000
+SWEEP_INTERVAL_MS = 60_000
+REMOVE_INTERVAL_MS = 1_000
+SEAL_INTERVAL_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything a broker is made of, before it starts."""
+
+    node: Node
+    tail: TailCache
+
+
+def topic_defaults(settings: Settings) -> TopicDefaults:
+    """Return what a topic is unless its own configuration says otherwise."""
+    return TopicDefaults(message_max_bytes=settings.topics.message_max_bytes)
+
+
+def assemble(
+    configuration: HeadraceConfiguration, runtime: Runtime, storage: Storage, *, cluster_id: str, executor: Executor
+) -> Parts:
+    """Make the parts; nothing runs yet."""
+    settings = configuration.tree
+    clock, metadata = runtime.clock, storage.metadata
+    keys = DomainKeys(DOMAIN)
+    index = IndexCache(metadata, keys, max_folded_entries=MAX_FOLDED_ENTRIES)
+    defaults = topic_defaults(settings)
+    topics = TopicDirectory(metadata, defaults=defaults, clock=clock)
+    admin = TopicAdmin(
+        store=metadata,
+        keys=keys,
+        directory=topics,
+        clock=clock,
+        rng=runtime.rng,
+        defaults=defaults,
+        default_partition_count=settings.topics.num_partitions,
+    )
+    tail = TailCache(max_bytes=settings.fetch.tail_cache_max_bytes)
+    reader = LogReader(domain=DOMAIN, cache=index, objects=storage.objects, executor=executor)
+    catch_up = CatchUp(
+        reader=reader,
+        view=index.view,
+        tail=tail,
+        clock=clock,
+        limits=CatchUpLimits(far_bytes=settings.fetch.catch_up_max_bytes),
+    )
+    node = Node(
+        node_id=settings.broker.node_id,
+        clock=clock,
+        rng=runtime.rng,
+        log=runtime.log,
+        executor=executor,
+        metadata=metadata,
+        keys=keys,
+        index=index,
+        topics=topics,
+        admin=admin,
+        cluster=ClusterView(metadata, cluster_id=cluster_id, clock=clock),
+        log_in=ProduceLog(),
+        producer_ids=ProducerIds(metadata),
+        fetcher=Fetcher(index=index, tail=tail, catch_up=catch_up, clock=clock, log=runtime.log),
+        fetch_sessions=FetchSessions(rng=runtime.rng, limits=SessionLimits(sessions=settings.fetch.max_sessions)),
+        timestamps=TimestampFinder(
+            index=index,
+            reader=reader,
+            executor=executor,
+            max_open_bytes=settings.topics.decompression_max_bytes,
+        ),
+        broker_configs=broker_configs(configuration),
+        auto_create_topics=settings.topics.auto_create,
+        max_open_bytes=settings.topics.decompression_max_bytes,
+    )
+    return Parts(node=node, tail=tail)
+
+
+def broker_configs(configuration: HeadraceConfiguration) -> list[ConfigValue]:
+    """Return this broker's settings as Kafka's tools show them: they are changed at start, and only there."""
+    return [
+        ConfigValue(
+            name=origin.setting.key,
+            value=origin.shown,
+            source=_source(origin.source),
+            is_read_only=True,
+            synonyms=(ConfigSynonym(name=origin.setting.key, value=origin.shown, source=_source(origin.source)),),
+            type=_type_of(origin.value),
+            documentation=origin.setting.sentence,
+        )
+        for origin in configuration.origins
+    ]
+
+
+def _source(source: str) -> ConfigSource:
+    return ConfigSource.DEFAULT_CONFIG if source == "default" else ConfigSource.STATIC_BROKER_CONFIG
+
+
+def _type_of(value: object) -> ConfigType:
+    if isinstance(value, bool):
+        return ConfigType.BOOLEAN
+    return ConfigType.LONG if isinstance(value, int) else ConfigType.STRING
+
+
+def make_writer(
+    settings: Settings, runtime: Runtime, storage: Storage, parts: Parts, membership: Membership
+) -> LogWriter:
+    """Make the writer of one incarnation."""
+    wal = settings.wal
+    keys = parts.node.keys
+    placement = open_placement(
+        keys=keys,
+        writer=membership.incarnation,
+        metadata=storage.metadata,
+        objects=storage.objects,
+        clock=runtime.clock,
+        crash_points=runtime.crash_points,
+        limits=PlacementLimits(
+            segment_max_bytes=wal.segment_max_bytes,
+            segment_max_age_ms=wal.segment_max_age_ms,
+            staged_ahead=STAGED_AHEAD,
+            staged_max_age_ms=wal.staged_max_age_ms,
+        ),
+    )
+    is_local = storage.objects.segments is not None
+    return LogWriter(
+        keys=keys,
+        writer=membership.incarnation,
+        metadata=storage.metadata,
+        placement=placement,
+        clock=runtime.clock,
+        crash_points=runtime.crash_points,
+        limits=WriterLimits(
+            buffer_max_bytes=wal.buffer_max_bytes,
+            frame_max_bytes=wal.frame_max_bytes,
+            frames_in_flight=wal.frames_in_flight,
+            # An append to a local segment is so cheap that waiting for company only costs time.
+            linger_ms=0 if is_local else wal.linger_ms,
+            commit_attempts=COMMIT_ATTEMPTS,
+            retry_backoff_ms=COMMIT_BACKOFF_MS,
+            producer_expiration_ms=settings.topics.producer_id_expiration_ms,
+        ),
+        cache=parts.node.index,
+        tail=parts.tail,
+    )
+
+
+def keepers(
+    settings: Settings, runtime: Runtime, storage: Storage, node: Node, incarnations: Incarnations
+) -> list[Service]:
+    """Return what runs beside the requests: followers of the store, and those who keep the log tidy."""
+    clock, keys, metadata, crash_points = runtime.clock, node.keys, storage.metadata, runtime.crash_points
+    metrics = TickMetrics(runtime.metrics)
+    folder = Folder(
+        keys=keys,
+        metadata=metadata,
+        clock=clock,
+        crash_points=crash_points,
+        limits=FoldLimits(
+            records_per_step=settings.index.fold_batch_records,
+            steps_per_tick=FOLD_STEPS_PER_TICK,
+            lag_records=settings.index.fold_lag_records,
+        ),
+    )
+    collector = Collector(
+        keys=keys,
+        metadata=metadata,
+        objects=storage.objects,
+        clock=clock,
+        crash_points=crash_points,
+        limits=CollectorLimits(
+            ages=CollectingAges(
+                staged_max_age_ms=settings.wal.staged_max_age_ms, sealed_grace_ms=settings.wal.sealed_grace_ms
+            ),
+            records_per_tick=OBJECTS_PER_TICK,
+            writers_per_tick=WRITERS_PER_TICK,
+        ),
+    )
+    sweeper = Sweeper(keys=keys, metadata=metadata, objects=storage.objects, objects_per_tick=OBJECTS_PER_TICK)
+    trimmer = Trimmer(keys=keys, metadata=metadata, clock=clock, entries_per_step=ENTRIES_PER_TRIM)
+    remover = TopicRemover(
+        store=metadata,
+        keys=keys,
+        remove=trimmer.remove,
+        limits=RemoverLimits(topics_per_tick=DELETED_TOPICS_PER_TICK, steps_per_topic=TRIMS_PER_TOPIC),
+    )
+    reaper = SessionReaper(metadata, clock)
+
+    def follower(name: str, follow: Callable[[], Awaitable[object]]) -> Follower:
+        return Follower(name, follow, clock=clock, log=runtime.log, metrics=metrics)
+
+    def ticker(name: str, tick: Callable[[], Awaitable[object]], interval_ms: int) -> Ticker:
+        return Ticker(
+            name, tick, interval_ms=interval_ms, clock=clock, rng=runtime.rng, log=runtime.log, metrics=metrics
+        )
+
+    return [
+        follower("session-reaper", reaper.run),
+        follower("index-follower", node.index.follow),
+        follower("topic-follower", node.topics.follow),
+        follower("cluster-follower", node.cluster.follow),
+        ticker("writer-tidy", incarnations.tick, SEAL_INTERVAL_MS),
+        ticker("folder", folder.tick, FOLD_INTERVAL_MS),
+        ticker("collector", collector.tick, COLLECT_INTERVAL_MS),
+        ticker("sweeper", sweeper.tick, SWEEP_INTERVAL_MS),
+        ticker("topic-remover", remover.tick, REMOVE_INTERVAL_MS),
+    ]

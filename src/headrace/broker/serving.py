@@ -1,0 +1,215 @@
+"""One broker, from start to stop.
+
+Start: open and prove the stores; take the node's lock; check that the stores belong together; listen; join the
+cluster; follow it; open the side port; say that it is ready.
+Stop: give up the place in the cluster, so that clients move on; accept no more; finish what is under way; flush;
+leave.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from headrace.broker.assembly import assemble, keepers, make_writer
+from headrace.broker.storage import Runtime, Storage, opened_storage
+from headrace.cluster.identity import require_identity
+from headrace.cluster.membership import Membership, Place
+from headrace.cluster.node_lock import NodeLock
+from headrace.handlers.dispatch import Dispatcher
+from headrace.handlers.table import TABLE, warm_up
+from headrace.http_api.readiness import presence_check, store_checks
+from headrace.http_api.server import HttpServer
+from headrace.produce.incarnations import Incarnations
+from headrace.runtime.buffers import BufferPool
+from headrace.runtime.executor import Executor, ThreadExecutor
+from headrace.runtime.services import Services
+from headrace.runtime.setting_kinds import Address
+from headrace.server.limits import ServerLimits
+from headrace.server.listener import KafkaServer, ServerMetrics
+from headrace.settings import HeadraceConfiguration
+from headrace.settings.network import NetworkSettings
+
+WORK_THREADS = 2
+"""Threads for what would keep the event loop waiting: opening and recompressing batches, old message sets."""
+
+HALF_CLOSED_TIMEOUT_S = 10.0
+"""How long a client that has closed its side still gets answers. It may be gone: nothing but a write would tell."""
+
+SLOWEST_BYTES_PER_SECOND = 16 * 1024
+"""A request that arrives slower than this for long is not worth the memory that it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where a running broker listens."""
+
+    kafka: Address
+    http: Address
+
+
+async def serve(
+    configuration: HeadraceConfiguration,
+    runtime: Runtime,
+    *,
+    stopping: asyncio.Event,
+    ready: Callable[[Addresses], None],
+) -> None:
+    """Run a broker until `stopping` is set or a part of it fails; then end it in good order.
+
+    `ready` is called once it serves. Raises what kept it from starting, or what made it stop.
+    """
+    settings = configuration.tree
+    async with AsyncExitStack() as parts:
+        storage = (await parts.enter_async_context(opened_storage(settings, runtime))).metered(runtime)
+        lock = NodeLock.take(settings.broker.data_dir, settings.broker.node_id)
+        parts.callback(lock.release)
+        cluster_id = await require_identity(storage.metadata, storage.objects, rng=runtime.rng)
+        work = ThreadExecutor("work", threads=WORK_THREADS)
+        parts.callback(work.close)
+        broker = Broker(configuration, runtime, storage, lock, cluster_id=cluster_id, executor=work)
+        try:
+            ready(await broker.start())
+            await broker.wait(stopping)
+        finally:
+            await broker.stop()
+
+
+class Broker:
+    """The parts that run, and the order in which they start and stop."""
+
+    def __init__(
+        self,
+        configuration: HeadraceConfiguration,
+        runtime: Runtime,
+        storage: Storage,
+        lock: NodeLock,
+        *,
+        cluster_id: str,
+        executor: Executor,
+    ) -> None:
+        settings = self._settings = configuration.tree
+        self._runtime = runtime
+        self._storage = storage
+        self._lock = lock
+        self._parts = assemble(configuration, runtime, storage, cluster_id=cluster_id, executor=executor)
+        node = self._parts.node
+        dispatcher = Dispatcher(node, TABLE, clock=runtime.clock, log=runtime.log, metrics=runtime.metrics)
+        self._server = KafkaServer(
+            dispatcher=dispatcher,
+            pool=BufferPool(max_idle_bytes=settings.network.buffers_idle_max_bytes),
+            limits=server_limits(settings.network),
+            clock=runtime.clock,
+            log=runtime.log,
+            metrics=ServerMetrics(runtime.metrics),
+        )
+        self._incarnations = Incarnations(
+            join=self._join,
+            make_writer=lambda membership: make_writer(settings, runtime, storage, self._parts, membership),
+            present=self._present,
+            log_in=node.log_in,
+            clock=runtime.clock,
+            log=runtime.log,
+        )
+        self._services = Services(
+            keepers(settings, runtime, storage, node, self._incarnations),
+            clock=runtime.clock,
+            log=runtime.log,
+        )
+        http = settings.network.http_listen
+        self._http = HttpServer(
+            http.host,
+            http.port,
+            checks=[
+                *store_checks(storage.metadata, storage.objects),
+                presence_check(
+                    is_present=lambda: self._incarnations.is_present, is_draining=lambda: self._is_draining
+                ),
+            ],
+            render_metrics=runtime.metrics.render,
+            log=runtime.log,
+        )
+        self._is_draining = False
+        self._kafka_port = 0
+
+    async def start(self) -> Addresses:
+        """Start everything; return where it listens."""
+        warm_up()
+        node = self._parts.node
+        await node.topics.refresh()
+        await node.index.refresh()
+        await node.cluster.refresh()
+        listeners = self._settings.network.listeners
+        self._kafka_port = await self._server.start(listeners.host, listeners.port)
+        await self._incarnations.start()
+        await self._services.start()
+        http_port = await self._http.start()
+        http_host = self._settings.network.http_listen.host
+        return Addresses(
+            kafka=Address(host=listeners.host, port=self._kafka_port), http=Address(host=http_host, port=http_port)
+        )
+
+    async def wait(self, stopping: asyncio.Event) -> None:
+        """Return when `stopping` is set; raise when a part has failed that the broker cannot do without."""
+        waits = [
+            asyncio.create_task(stopping.wait()),
+            asyncio.create_task(self._services.wait()),
+            asyncio.create_task(self._incarnations.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.wait(waits)
+
+    async def stop(self) -> None:
+        """End in good order: clients move on, what is under way is finished, nothing is left behind."""
+        self._is_draining = True
+        drain_ms = self._settings.broker.drain_timeout_ms
+        await self._incarnations.withdraw()
+        await self._server.drain(drain_ms / 1000)
+        await self._services.stop(drain_ms=drain_ms)
+        await self._incarnations.stop()
+        await self._http.stop()
+
+    async def _join(self) -> Membership:
+        network, runtime = self._settings.network, self._runtime
+        told = network.advertised_listeners or Address(host=network.listeners.host, port=self._kafka_port)
+        place = Place(
+            node_id=self._settings.broker.node_id,
+            host=told.host,
+            port=told.port or self._kafka_port,
+            rack=self._settings.broker.rack,
+            lock=self._lock.identity,
+        )
+        return await Membership.join(
+            self._storage.metadata,
+            place,
+            session_timeout_ms=self._settings.broker.session_timeout_ms,
+            clock=runtime.clock,
+            rng=runtime.rng,
+            log=runtime.log,
+        )
+
+    def _present(self, membership: Membership) -> None:
+        self._parts.node.cluster.count_self(membership.record, membership.is_present)
+
+
+def server_limits(network: NetworkSettings) -> ServerLimits:
+    """Return the limits of the Kafka listener, as the settings say."""
+    return ServerLimits(
+        max_frame_bytes=network.socket_request_max_bytes,
+        max_unauthenticated_frame_bytes=network.sasl_server_max_receive_size,
+        max_connections=network.max_connections,
+        max_connections_per_address=network.max_connections_per_ip,
+        max_requests_in_flight=network.max_requests_in_flight,
+        request_memory_bytes=network.queued_max_request_bytes,
+        idle_timeout_s=network.connections_max_idle_ms / 1000,
+        slow_read_timeout_s=network.slow_read_timeout_ms / 1000,
+        slow_write_timeout_s=network.slow_write_timeout_ms / 1000,
+        half_closed_timeout_s=HALF_CLOSED_TIMEOUT_S,
+        slowest_bytes_per_second=SLOWEST_BYTES_PER_SECOND,
+    )

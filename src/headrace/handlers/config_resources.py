@@ -1,0 +1,84 @@
+"""What DescribeConfigs and its neighbours are about: what has configs, and what of it can be altered."""
+
+import enum
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from headrace.errors import HeadraceError
+from headrace.handlers.call import Refusal, Refused
+from headrace.handlers.topic_refusals import refusal_of_topic
+from headrace.model.error_codes import ErrorCode
+
+
+class ResourceType(enum.IntEnum):
+    """Kafka's numbers for what has configs."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+_WHY_FIXED = {
+    ResourceType.BROKER: "a broker's settings are given when it starts: change its settings file, its HEADRACE_* "
+    "variables or its command line, and start it again",
+    ResourceType.BROKER_LOGGER: "a broker has one log level, logging.level, and it is given when it starts",
+    ResourceType.CLIENT_METRICS: "brokers do not ask clients for metrics, so there is nothing to configure",
+    ResourceType.GROUP: "groups have no configs here",
+}
+
+ALTERED = Refusal(ErrorCode.NONE)
+
+
+class _Config(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class _Resource(Protocol):
+    """What the two requests that alter configs have in common."""
+
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+    @property
+    def configs(self) -> Sequence[_Config]: ...
+
+
+R = TypeVar("R", bound=_Resource)
+
+
+async def alter_each(resources: Sequence[R], alter: Callable[[R], Awaitable[None]]) -> list[Refusal]:
+    """Alter every topic that can be altered; return what became of each resource, in order."""
+    times = Counter((one.resource_type, one.resource_name) for one in resources)
+    outcomes = []
+    for resource in resources:
+        try:
+            _check(resource, is_repeated=times[resource.resource_type, resource.resource_name] > 1)
+            await alter(resource)
+        except (HeadraceError, Refused) as error:
+            outcomes.append(refusal_of_topic(error))
+        else:
+            outcomes.append(ALTERED)
+    return outcomes
+
+
+def unknown_type(number: int) -> Refused:
+    """Return what is said of a resource type that does not exist."""
+    known = ", ".join(f"{one.value} ({one.name})" for one in ResourceType)
+    return Refused(ErrorCode.INVALID_REQUEST, f"there are no resources of type {number}: known are {known}")
+
+
+def _check(resource: _Resource, *, is_repeated: bool) -> None:
+    """Raise `Refused` for what Kafka does not accept either, and for what cannot be altered here."""
+    if resource.resource_type not in ResourceType.__members__.values():
+        raise unknown_type(resource.resource_type)
+    if is_repeated:
+        raise Refused(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
+    if resource.resource_type != ResourceType.TOPIC:
+        raise Refused(ErrorCode.INVALID_REQUEST, _WHY_FIXED[ResourceType(resource.resource_type)])
+    if len({config.name for config in resource.configs}) != len(resource.configs):
+        raise Refused(ErrorCode.INVALID_REQUEST, "the request names a config of this topic more than once")

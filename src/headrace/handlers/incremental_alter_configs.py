@@ -1,0 +1,89 @@
+"""IncrementalAlterConfigs (44), versions 0-1: set and unset single configs of topics; v1 is flexible.
+
+A config is set, unset, or, where it is a list, added to or taken away from. Only topics can be altered. Each one is
+changed in one transaction, or not at all. What is added to or taken away from is the list as it was when the request
+arrived: of two such requests at the same moment the later one wins.
+"""
+
+import enum
+
+from headrace.errors import Missing
+from headrace.handlers.call import Call, Refusal, Refused
+from headrace.handlers.config_resources import alter_each
+from headrace.handlers.node import Node
+from headrace.model.error_codes import ErrorCode
+from headrace.runtime.text import one_line
+from headrace.topics.configs import MAX_SHOWN_CHARS, edited_list
+from headrace.topics.names import check_name
+from headrace.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+
+_Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+_Config = IncrementalAlterConfigsRequest.AlterableConfig
+_Answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+
+
+class Operation(enum.IntEnum):
+    """Kafka's numbers for what is done to a config."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_EDITS = frozenset({Operation.APPEND, Operation.SUBTRACT})
+
+
+async def handle(node: Node, call: Call, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+    """Alter every topic that was named, each by itself."""
+    if any(config.config_operation in _EDITS for one in request.resources for config in one.configs):
+        await node.topics.refresh()
+
+    async def alter(resource: _Resource) -> None:
+        changes = {config.name: _new_value(node, resource.resource_name, config) for config in resource.configs}
+        await node.admin.set_configs(resource.resource_name, changes, validate_only=request.validate_only)
+
+    outcomes = await alter_each(request.resources, alter)
+    answers = [_answer(one, outcome) for one, outcome in zip(request.resources, outcomes, strict=True)]
+    return IncrementalAlterConfigsResponse(responses=answers)
+
+
+def refused(call: Call, request: IncrementalAlterConfigsRequest, refusal: Refusal) -> IncrementalAlterConfigsResponse:
+    """Answer every resource that was named with the same error."""
+    return IncrementalAlterConfigsResponse(responses=[_answer(one, refusal) for one in request.resources])
+
+
+def _new_value(node: Node, topic_name: str, config: _Config) -> str | None:
+    """Return what a config becomes; `None` unsets it."""
+    match config.config_operation:
+        case Operation.DELETE:
+            return None
+        case Operation.SET:
+            return _given(config)
+        case Operation.APPEND | Operation.SUBTRACT:
+            topic = node.topics.get(topic_name)
+            if topic is None:
+                check_name(topic_name)
+                raise Missing(f"there is no topic '{topic_name}'")
+            is_append = config.config_operation == Operation.APPEND
+            return edited_list(config.name, topic.overrides, _given(config), is_append=is_append)
+    raise Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"operation {config.config_operation} is unknown: 0 sets, 1 unsets, 2 adds to a list, 3 takes away from it",
+    )
+
+
+def _given(config: _Config) -> str:
+    if config.value is None:
+        shown = one_line(config.name, max_chars=MAX_SHOWN_CHARS)
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{shown} has no value: only operation 1 needs none")
+    return config.value
+
+
+def _answer(resource: _Resource, refusal: Refusal) -> _Answer:
+    return _Answer(
+        error_code=refusal.code,
+        error_message=refusal.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )

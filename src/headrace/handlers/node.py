@@ -1,0 +1,46 @@
+"""What handlers work with: the flows and facts of this broker. Requests never travel further down than here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.cluster.view import ClusterView
+from headrace.fetch.fetcher import Fetcher
+from headrace.fetch.sessions import FetchSessions
+from headrace.fetch.timestamps import TimestampFinder
+from headrace.index.cache import IndexCache
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import MetadataStore
+from headrace.produce.log import ProduceLog
+from headrace.produce.producer_ids import ProducerIds
+from headrace.runtime.clock import Clock
+from headrace.runtime.executor import Executor
+from headrace.runtime.logs import Log
+from headrace.runtime.rng import Rng
+from headrace.topics.admin import TopicAdmin
+from headrace.topics.configs import ConfigValue
+from headrace.topics.directory import TopicDirectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The parts of one broker that answer requests. `executor` takes what would keep the event loop waiting."""
+
+    node_id: int
+    clock: Clock
+    rng: Rng
+    log: Log
+    executor: Executor
+    metadata: MetadataStore
+    keys: DomainKeys
+    index: IndexCache
+    topics: TopicDirectory
+    admin: TopicAdmin
+    cluster: ClusterView
+    log_in: ProduceLog
+    producer_ids: ProducerIds
+    fetcher: Fetcher
+    fetch_sessions: FetchSessions
+    timestamps: TimestampFinder
+    broker_configs: Sequence[ConfigValue]
+    auto_create_topics: bool
+    max_open_bytes: int

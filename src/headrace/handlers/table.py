@@ -1,0 +1,103 @@
+"""The index of Kafka APIs: what is served, in which versions, by which file.
+
+Routing, ApiVersions and docs/reference/kafka-apis.md all come from here. Versions are those of the message table
+unless a line says otherwise.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol, cast
+
+from headrace.handlers import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    fetch,
+    get_telemetry_subscriptions,
+    incremental_alter_configs,
+    init_producer_id,
+    list_config_resources,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+    push_telemetry,
+)
+from headrace.handlers.api import Api
+from headrace.handlers.api_versions import ApiVersions
+from headrace.handlers.call import Call, Refusal
+from headrace.handlers.node import Node
+from headrace.wire.compiler import reader, writer
+from headrace.wire.headers import known_versions
+from headrace.wire.schema import apis
+
+
+class _Handler(Protocol):
+    """A handler file, or an object that looks like one."""
+
+    handle: Callable[[Node, Call, Any], Awaitable[Any]]
+    refused: Callable[[Call, Any, Refusal], Any]
+
+
+def served() -> Iterator[tuple[int, int, int]]:
+    """Yield key, first and last version of each API, as ApiVersions tells them."""
+    for api in TABLE.values():
+        yield api.key, api.first_version, api.last_version
+
+
+_HANDLERS: Mapping[int, object] = {
+    0: produce,
+    1: fetch,
+    2: list_offsets,
+    3: metadata,
+    18: ApiVersions(served),
+    19: create_topics,
+    20: delete_topics,
+    21: delete_records,
+    22: init_producer_id,
+    23: offset_for_leader_epoch,
+    32: describe_configs,
+    33: alter_configs,
+    35: describe_log_dirs,
+    37: create_partitions,
+    44: incremental_alter_configs,
+    60: describe_cluster,
+    61: describe_producers,
+    71: get_telemetry_subscriptions,
+    72: push_telemetry,
+    74: list_config_resources,
+    75: describe_topic_partitions,
+}
+
+WARMED = ("Produce", "Fetch", "Metadata", "ApiVersions")
+"""Messages whose readers and writers are compiled before the first client comes: each takes some milliseconds."""
+
+
+def _api(key: int, handler: object) -> Api:
+    first, last = known_versions()[key]
+    file = cast(_Handler, handler)
+    return Api(
+        key=key,
+        name=apis()[key].name,
+        first_version=first,
+        last_version=last,
+        handle=file.handle,
+        refused=file.refused,
+    )
+
+
+TABLE: Mapping[int, Api] = {key: _api(key, handler) for key, handler in _HANDLERS.items()}
+
+
+def warm_up() -> None:
+    """Compile what nearly every client asks for first, in its newest version."""
+    for api in TABLE.values():
+        if api.name in WARMED:
+            reader(f"{api.name}Request", api.last_version)
+            writer(f"{api.name}Response", api.last_version)

@@ -1,0 +1,373 @@
+"""One client's connection: frames in, answers out, in order.
+
+What arrives between frames lands in a scratch buffer that all connections share, so an idle connection owns no
+memory. A frame that does not end in there gets a buffer of its own, into which the rest is received without a copy;
+its whole length is taken from a budget first, and while that is short, nothing more is read from this client.
+
+Requests of one connection begin one after another, in the order they came, as in Kafka. A produce request that waits
+for its commit lets the next one begin; answers leave in order all the same.
+
+Must stay true:
+- An answer never overtakes an earlier one, and none is sent twice.
+- What a request took from a budget is given back exactly once, when it was answered or the connection is gone.
+- Whatever the bytes are, they hurt this connection only.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, cast
+
+from headrace.handlers.call import HangUp
+from headrace.handlers.dispatch import Answer, Buffers
+from headrace.runtime.buffers import ByteBudget
+from headrace.server.foreign import looks_like
+from headrace.server.limits import SMALLEST_FRAME_BYTES, WRITE_HIGH_WATER_BYTES
+
+if TYPE_CHECKING:
+    from headrace.server.listener import KafkaServer
+
+_SIZE = Struct(">i")
+_SIZE_AND_KEY = Struct(">ih")
+_HEAD_BYTES = 32
+
+
+class _Request:
+    """A frame, what it took from which budget, and later its answer."""
+
+    __slots__ = ("answer", "budget", "frame", "is_ready", "size_bytes")
+
+    def __init__(self, frame: memoryview, budget: ByteBudget) -> None:
+        self.frame: memoryview | None = frame
+        self.budget = budget
+        self.size_bytes = len(frame)
+        self.is_ready = False
+        self.answer: Buffers | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one socket."""
+
+    __slots__ = (
+        "_arrived",
+        "_blocked",
+        "_budget",
+        "_eof_at",
+        "_filled",
+        "_frame",
+        "_frame_began_at",
+        "_in_line",
+        "_is_lost",
+        "_open",
+        "_prefix",
+        "_server",
+        "_stash",
+        "_transport",
+        "_work",
+        "_writable",
+        "_write_paused_at",
+        "address",
+        "is_authenticated",
+        "is_draining",
+        "last_active_at",
+        "peer",
+    )
+
+    def __init__(self, server: "KafkaServer", *, is_authenticated: bool) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self.is_authenticated = is_authenticated
+        self.is_draining = False
+        self.peer = "unknown"
+        self.address = "unknown"
+        self.last_active_at = 0.0
+        # Receiving
+        self._prefix = b""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._budget: ByteBudget | None = None
+        self._frame_began_at = 0.0
+        self._stash: memoryview | None = None
+        self._in_line: int | None = None
+        self._blocked = False
+        self._eof_at: float | None = None
+        # Serving: requests that have not begun, and those whose answer has not left
+        self._arrived: deque[_Request] = deque()
+        self._open: deque[_Request] = deque()
+        self._work: asyncio.Task[None] | None = None
+        self._writable: asyncio.Event | None = None
+        self._write_paused_at: float | None = None
+        self._is_lost = False
+
+    # The transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none by inheritance.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address, self.peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
+        self.last_active_at = self._server.now()
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self._server.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.scratch if self._frame is None else self._frame[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active_at = self._server.now()
+        if self._frame is None:
+            data = self._server.scratch[:nbytes]
+            if self._prefix:
+                data, self._prefix = memoryview(self._prefix + bytes(data)), b""
+            self._feed(data)
+            return
+        self._filled += nbytes
+        if self._filled == len(self._frame):
+            frame, self._frame = self._frame, None
+            self._accept(frame)
+
+    def eof_received(self) -> bool:
+        """A client that has said all it wants to say still gets its answers."""
+        self._eof_at = self._server.now()
+        return not self._is_idle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if self._in_line is not None:
+            assert self._budget is not None
+            if not self._budget.leave_line(self._granted):
+                self._budget.give_back(self._in_line)
+        elif self._frame is not None:
+            assert self._budget is not None
+            self._budget.give_back(len(self._frame))
+        self._frame = self._in_line = self._stash = None
+        if self._work is not None:
+            self._work.cancel()
+        for request in (*self._open, *self._arrived):
+            self._settle(request)
+        self._open.clear()
+        self._arrived.clear()
+        self._server.closed(self)
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.Event()
+        self._write_paused_at = self._server.now()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+        self._writable = self._write_paused_at = None
+
+    # Frames
+
+    def _feed(self, data: memoryview) -> None:
+        """Cut frames out of what arrived, until it is used up or this connection has to wait."""
+        while data and not self._is_closing():
+            if len(data) < _SIZE.size:
+                self._prefix = bytes(data)
+                return
+            (size_bytes,) = _SIZE.unpack_from(data)
+            if not self._is_acceptable(size_bytes, data):
+                return
+            if len(self._open) + len(self._arrived) >= self._server.limits.max_requests_in_flight:
+                self._wait_with(data)
+                return
+            self._budget = self._server.budget_for(size_bytes)
+            if not self._budget.take(size_bytes, self._granted):
+                self._in_line = size_bytes
+                self._wait_with(data)
+                return
+            data = self._begin(size_bytes, data[_SIZE.size :])
+
+    def _is_acceptable(self, size_bytes: int, data: memoryview) -> bool:
+        """Say whether a frame of this size may begin here; close the connection if not."""
+        limits = self._server.limits
+        limit = limits.max_frame_bytes if self.is_authenticated else limits.max_unauthenticated_frame_bytes
+        if not SMALLEST_FRAME_BYTES <= size_bytes <= limit:
+            head = bytes(data[:_HEAD_BYTES])
+            self.hang_up(
+                "size",
+                f"a frame of {size_bytes} bytes was announced ({SMALLEST_FRAME_BYTES} to {limit} are taken); "
+                f"it looks like {looks_like(head)}",
+                head=head,
+            )
+            return False
+        if len(data) >= _SIZE_AND_KEY.size:
+            _, api_key = _SIZE_AND_KEY.unpack_from(data)
+            if not self._server.dispatcher.serves(api_key):
+                self.hang_up("api", f"API {api_key} is not served", head=bytes(data[:_HEAD_BYTES]))
+                return False
+        return True
+
+    def _begin(self, size_bytes: int, data: memoryview) -> memoryview:
+        """Begin a frame whose bytes are granted; take what is there of it, and return what lies behind it."""
+        self._frame_began_at = self.last_active_at
+        if len(data) >= size_bytes:
+            self._accept(memoryview(bytearray(data[:size_bytes])))
+            return data[size_bytes:]
+        frame = self._server.buffer_for(size_bytes)
+        self._filled = len(data)
+        frame[: self._filled] = data
+        self._frame = frame
+        return data[:0]
+
+    def _wait_with(self, data: memoryview) -> None:
+        """Read no more until there is room; the bytes behind the last frame are kept, copied out of the scratch."""
+        self._stash = memoryview(bytes(data))
+        self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._blocked and self._transport is not None and not self._transport.is_closing():
+            self._blocked = True
+            self._transport.pause_reading()
+
+    def _granted(self) -> None:
+        """Go on with the frame that waited for its bytes."""
+        size_bytes, stash = self._in_line, self._stash
+        assert size_bytes is not None and stash is not None
+        self._in_line = self._stash = None
+        self.last_active_at = self._server.now()
+        self._go_on(self._begin(size_bytes, stash[_SIZE.size :]))
+
+    def _go_on(self, data: memoryview) -> None:
+        self._feed(data)
+        if self._stash is None and self._blocked and not self._is_closing() and not self.is_draining:
+            assert self._transport is not None
+            self._blocked = False
+            self._transport.resume_reading()
+
+    # Requests and answers
+
+    def _accept(self, frame: memoryview) -> None:
+        assert self._budget is not None
+        self._arrived.append(_Request(frame, self._budget))
+        if self._work is None:
+            self._work = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        """Begin the requests that have arrived, one after another, until none is left."""
+        try:
+            while self._arrived:
+                if self._writable is not None:
+                    await self._writable.wait()
+                    continue
+                request = self._arrived.popleft()
+                self._open.append(request)
+                assert request.frame is not None
+                answer = await self._server.dispatcher.serve(request.frame, self.peer)
+                request.frame = None
+                self._take_answer(request, answer)
+        except HangUp as reason:
+            self.hang_up(reason.kind, str(reason))
+        except Exception as error:
+            self._server.log.error("a connection was closed by a mistake of ours", peer=self.peer, exc_info=error)
+            self.abort()
+        finally:
+            self._work = None
+
+    def _take_answer(self, request: _Request, answer: Answer) -> None:
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(lambda done: self._answered_later(request, done))
+            return
+        request.answer, request.is_ready = answer, True
+        self._deliver()
+
+    def _answered_later(self, request: _Request, done: "asyncio.Future[Buffers | None]") -> None:
+        if self._is_lost or done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            request.answer, request.is_ready = done.result(), True
+            self._deliver()
+        elif isinstance(error, HangUp):
+            self.hang_up(error.kind, str(error))
+        else:
+            self._server.log.error("a connection was closed by a mistake of ours", peer=self.peer, exc_info=error)
+            self.abort()
+
+    def _deliver(self) -> None:
+        """Send the answers that are next in order."""
+        if self._is_lost:
+            return
+        while self._open and self._open[0].is_ready:
+            request = self._open.popleft()
+            if request.answer:
+                self._write(request.answer)
+            self._settle(request)
+        if self._stash is not None and self._in_line is None:
+            stash, self._stash = self._stash, None
+            self._go_on(stash)
+        if (self._eof_at is not None or self.is_draining) and self._is_idle():
+            self.close()
+
+    def _write(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        assert self._transport is not None
+        self.last_active_at = self._server.now()
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    def _settle(self, request: _Request) -> None:
+        request.frame = request.answer = None
+        request.budget.give_back(request.size_bytes)
+
+    def _is_idle(self) -> bool:
+        return not self._open and not self._arrived and self._stash is None
+
+    def _is_closing(self) -> bool:
+        return self._is_lost or self._transport is None or self._transport.is_closing()
+
+    # Ends
+
+    def drain(self) -> None:
+        """Read no more; close when what is under way was answered."""
+        self.is_draining = True
+        self._pause_reading()
+        if self._is_idle():
+            self.close()
+
+    def hang_up(self, kind: str, reason: str, *, head: bytes | None = None) -> None:
+        """Close the connection because of what the client did: one log line, one metric."""
+        if not self._is_closing():
+            self._server.note_hang_up(self, kind, reason, head)
+            self.abort()
+
+    def close(self) -> None:
+        """Close when what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check(self, now: float) -> None:
+        """Close what is idle for too long, sends too slowly, or does not take its answers."""
+        limits = self._server.limits
+        if self._eof_at is not None and now - self._eof_at > limits.half_closed_timeout_s:
+            self._server.note_idle(self)
+            self.abort()
+        elif self._write_paused_at is not None:
+            if now - self._write_paused_at > limits.slow_write_timeout_s:
+                self.hang_up("slow-reader", f"answers were not taken for {now - self._write_paused_at:.0f} s")
+        elif self._blocked:
+            return  # we are the ones who do not read
+        elif self._frame is not None or self._prefix:
+            self._check_frame(now)
+        elif self._is_idle() and now - self.last_active_at > limits.idle_timeout_s:
+            self._server.note_idle(self)
+            self.close()
+
+    def _check_frame(self, now: float) -> None:
+        """A frame has to make progress, and to arrive at a pace that ends some day."""
+        limits = self._server.limits
+        wanted = _SIZE.size if self._frame is None else len(self._frame)
+        there = len(self._prefix) if self._frame is None else self._filled
+        allowed_s = limits.slow_read_timeout_s + wanted / limits.slowest_bytes_per_second
+        began_at = self.last_active_at if self._frame is None else self._frame_began_at
+        if now - self.last_active_at > limits.slow_read_timeout_s or now - began_at > allowed_s:
+            self.hang_up("slow-frame", f"{there} of {wanted} bytes of a frame came in {now - began_at:.0f} s")

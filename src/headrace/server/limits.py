@@ -1,0 +1,34 @@
+"""What bounds the Kafka edge. Every limit has a name, and most of them a setting."""
+
+from dataclasses import dataclass
+
+SCRATCH_BYTES = 64 * 1024
+"""The buffer that all connections of a loop share to receive what is small or just begins."""
+
+SMALLEST_FRAME_BYTES = 10
+"""API key, version, correlation id and the length of a client id: no request is shorter."""
+
+MEDIUM_FRAME_BYTES = 8 * 1024 * 1024
+"""Frames up to this size never wait for memory behind larger ones."""
+
+WRITE_HIGH_WATER_BYTES = 1024 * 1024
+"""How many bytes of answers may wait in a socket before the connection's next request has to wait."""
+
+BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """The limits of one listener."""
+
+    max_frame_bytes: int
+    max_unauthenticated_frame_bytes: int
+    max_connections: int
+    max_connections_per_address: int
+    max_requests_in_flight: int
+    request_memory_bytes: int
+    idle_timeout_s: float
+    slow_read_timeout_s: float
+    slow_write_timeout_s: float
+    half_closed_timeout_s: float
+    slowest_bytes_per_second: int

@@ -1,0 +1,183 @@
+"""The Kafka listener: accepts connections, counts them, shares memory among them, and ends them in good order."""
+
+import asyncio
+from collections import Counter
+from typing import Protocol
+
+from headrace.errors import Unusable
+from headrace.handlers.dispatch import Answer
+from headrace.runtime.buffers import BufferPool, ByteBudget
+from headrace.runtime.clock import Clock
+from headrace.runtime.logs import Log
+from headrace.runtime.metrics import Metrics, one_of
+from headrace.server.connection import Connection
+from headrace.server.limits import BACKLOG, MEDIUM_FRAME_BYTES, SCRATCH_BYTES, ServerLimits
+
+CHECK_INTERVAL_S = 1.0
+"""How often connections are looked at for idleness and slowness."""
+
+ENDS = ("size", "api", "version", "garbage", "slow-frame", "slow-reader", "idle", "limit", "produce")
+
+# A third of the memory each: what is small is never held up by what is large, nor by what is huge.
+_BUDGETS = 3
+
+
+class Answers(Protocol):
+    """Who answers requests: `handlers.dispatch.Dispatcher`."""
+
+    def serves(self, api_key: int) -> bool:
+        """Say whether an API is served in any version."""
+        ...
+
+    async def serve(self, frame: memoryview, peer: str) -> Answer:
+        """Return the answer to a request, or the promise of one; raise `HangUp` where there is none to give."""
+        ...
+
+
+class ServerMetrics:
+    """What is counted of the connections of one process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.connections = metrics.gauges("kafka_connections", "Open connections of Kafka clients.").of()
+        self.accepted = metrics.counters("kafka_connections_accepted", "Connections that were accepted.").of()
+        self.ended = metrics.counters(
+            "kafka_connections_ended_by_broker",
+            "Connections that this broker closed, by reason.",
+            one_of("reason", ENDS),
+        )
+        self.request_memory = metrics.gauges(
+            "kafka_request_memory_bytes", "Memory of requests that are being received or handled."
+        ).of()
+        self.buffers_leased = metrics.gauges("buffers_leased_bytes", "Recycled buffers in use.").of()
+        self.buffers_idle = metrics.gauges("buffers_idle_bytes", "Recycled buffers that wait for use.").of()
+
+
+class KafkaServer:
+    """One listening address and its connections."""
+
+    def __init__(
+        self,
+        *,
+        dispatcher: Answers,
+        pool: BufferPool,
+        limits: ServerLimits,
+        clock: Clock,
+        log: Log,
+        metrics: ServerMetrics,
+        needs_authentication: bool = False,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.limits = limits
+        self.log = log
+        self.now = clock.monotonic
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._clock = clock
+        self._pool = pool
+        self._metrics = metrics
+        self._needs_authentication = needs_authentication
+        share_bytes = limits.request_memory_bytes // _BUDGETS
+        self._small, self._medium, self._large = (ByteBudget(share_bytes) for _ in range(_BUDGETS))
+        self._connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+        self._server: asyncio.Server | None = None
+        self._checking: asyncio.Task[None] | None = None
+        self._all_closed = asyncio.Event()
+        self._is_draining = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port, which the system chooses if 0 was asked for. Raises `Unusable`."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise Unusable(
+                f"cannot listen for Kafka clients on {host}:{port} ({error.strerror or error}): stop what uses that "
+                "address, or choose another with --kafka HOST:PORT"
+            ) from error
+        self._checking = loop.create_task(self._check())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def drain(self, limit_s: float) -> None:
+        """Accept no more, answer what is under way, close; what has not ended after `limit_s` is cut off."""
+        self._is_draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.drain()
+        if self._connections:
+            self._all_closed.clear()
+            timer = asyncio.create_task(self._clock.sleep(limit_s))
+            closed = asyncio.create_task(self._all_closed.wait())
+            await asyncio.wait([timer, closed], return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            closed.cancel()
+        if self._connections:
+            self.log.warning("connections were cut off while draining", count=len(self._connections))
+            for connection in list(self._connections):
+                connection.abort()
+        if self._checking is not None:
+            self._checking.cancel()
+
+    # What connections ask for and tell
+
+    def budget_for(self, size_bytes: int) -> ByteBudget:
+        """Return the budget that a frame of this size counts against."""
+        if size_bytes <= SCRATCH_BYTES:
+            return self._small
+        return self._medium if size_bytes <= MEDIUM_FRAME_BYTES else self._large
+
+    def buffer_for(self, size_bytes: int) -> memoryview:
+        """Return memory for one frame: recycled where that pays."""
+        if size_bytes <= SCRATCH_BYTES:
+            return memoryview(bytearray(size_bytes))
+        return self._pool.lease(size_bytes)
+
+    def opened(self, connection: Connection) -> None:
+        """Count a new connection, or close it where there are too many."""
+        self._connections.add(connection)
+        self._per_address[connection.address] += 1
+        self._metrics.accepted.inc()
+        self._metrics.connections.set(len(self._connections))
+        if self._is_draining:
+            connection.abort()
+        elif len(self._connections) > self.limits.max_connections:
+            self._refuse(connection, f"connections.max.count is {self.limits.max_connections}")
+        elif self._per_address[connection.address] > self.limits.max_connections_per_address:
+            self._refuse(connection, f"max.connections.per.ip is {self.limits.max_connections_per_address}")
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._connections.discard(connection)
+        self._per_address[connection.address] -= 1
+        if self._per_address[connection.address] <= 0:
+            del self._per_address[connection.address]
+        self._metrics.connections.set(len(self._connections))
+        if not self._connections:
+            self._all_closed.set()
+
+    def note_hang_up(self, connection: Connection, kind: str, reason: str, head: bytes | None) -> None:
+        """Say why a connection is closed: one line, one metric."""
+        self._metrics.ended.of(kind).inc()
+        shown = {} if head is None else {"head": head}
+        self.log.warning("a connection was closed", peer=connection.peer, kind=kind, reason=reason, **shown)
+
+    def note_idle(self, connection: Connection) -> None:
+        """Count a connection that is closed because nothing came."""
+        self._metrics.ended.of("idle").inc()
+        self.log.debug("an idle connection was closed", peer=connection.peer)
+
+    def _accept(self) -> Connection:
+        return Connection(self, is_authenticated=not self._needs_authentication)
+
+    def _refuse(self, connection: Connection, why: str) -> None:
+        connection.hang_up("limit", f"too many connections: {why}")
+
+    async def _check(self) -> None:
+        while True:
+            await self._clock.sleep(CHECK_INTERVAL_S)
+            now = self.now()
+            for connection in list(self._connections):
+                connection.check(now)
+            self._metrics.request_memory.set(sum(b.taken_bytes for b in (self._small, self._medium, self._large)))
+            self._metrics.buffers_leased.set(self._pool.leased_bytes)
+            self._metrics.buffers_idle.set(self._pool.idle_bytes)

@@ -1,0 +1,92 @@
+"""What a person may tune: every setting with its default, its unit and one sentence.
+
+Kafka's names are used where Kafka has one. Defaults are overridden by a TOML file, that by `HEADRACE_*` variables,
+those by the command line. Components never see this tree: the composition root hands them plain values.
+`docs/reference/settings.md` is generated from this package (`make docs`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from headrace.errors import Invalid
+from headrace.runtime.configuration import (
+    Configuration,
+    Setting,
+    groups_of,
+    read_arguments,
+    read_environment,
+    read_file,
+    resolve,
+)
+from headrace.settings.broker import BrokerSettings, LoggingSettings
+from headrace.settings.log import FetchSettings, IndexSettings, TopicSettings, WalSettings
+from headrace.settings.network import NetworkSettings
+from headrace.settings.stores import MetadataSettings, ObjectSettings
+
+VARIABLES_THAT_ARE_NOT_SETTINGS = frozenset({"HEADRACE_CRASH_AT", "HEADRACE_PURE_PYTHON", "HEADRACE_BOOTSTRAP"})
+"""Read where they act: switches for tests, which must work before any setting is known, and where clients connect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of one process."""
+
+    broker: BrokerSettings
+    network: NetworkSettings
+    topics: TopicSettings
+    wal: WalSettings
+    fetch: FetchSettings
+    index: IndexSettings
+    objects: ObjectSettings
+    metadata: MetadataSettings
+    logging: LoggingSettings
+
+
+HeadraceConfiguration: TypeAlias = Configuration[Settings]
+
+
+def all_settings() -> list[Setting]:
+    """Return every setting, in the order of declaration."""
+    return [setting for group in groups_of(Settings) for setting in group.settings.values()]
+
+
+def load_settings(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    pairs: Iterable[str] = (),
+    options: Mapping[str, tuple[str, str]] | None = None,
+) -> HeadraceConfiguration:
+    """Read all layers and return the settings with their sources. Raises `Invalid`.
+
+    `pairs` are the `key=value` of `--set`; `options` are command line options of their own: key → (option, value).
+    """
+    configuration = resolve(
+        Settings,
+        [
+            {} if file is None else read_file(file),
+            read_environment(environment or {}, all_settings(), not_settings=VARIABLES_THAT_ARE_NOT_SETTINGS),
+            read_arguments(pairs, options or {}),
+        ],
+    )
+    _check_together(configuration.tree)
+    return configuration
+
+
+def _check_together(settings: Settings) -> None:
+    network, wal = settings.network, settings.wal
+    told = network.advertised_listeners or network.listeners
+    if told.is_wildcard:
+        raise Invalid(
+            f"clients cannot connect to {told}: set advertised.listeners to the address where they reach this broker"
+        )
+    message_max_bytes = settings.topics.message_max_bytes
+    for small, small_bytes, large, large_bytes in (
+        ("wal.frame.max.bytes", wal.frame_max_bytes, "wal.segment.max.bytes", wal.segment_max_bytes),
+        ("wal.frame.max.bytes", wal.frame_max_bytes, "wal.buffer.max.bytes", wal.buffer_max_bytes),
+        ("message.max.bytes", message_max_bytes, "socket.request.max.bytes", network.socket_request_max_bytes),
+    ):
+        if small_bytes > large_bytes:
+            raise Invalid(f"{small} is {small_bytes}, more than {large}, {large_bytes}: it must fit into it")

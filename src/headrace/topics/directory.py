@@ -1,0 +1,142 @@
+"""What this broker knows of all topics: follows the store, and may only say yes.
+
+All topics are held in memory. The registry's revision says whether anything has changed since they were read, and
+which topics did, so a refresh is one `get` while nothing changes, and a few more when little has.
+
+Must stay true: a positive answer may come from memory at once; before any negative one (no such topic, all there are)
+the caller refreshes. When `refresh` returns, everything that was committed before it was called is known here.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from headrace.errors import OutcomeUnknown, Retryable
+from headrace.metadata import keys
+from headrace.metadata.keys import prefix_range
+from headrace.metadata.port import Key, MetadataStore, Versioned
+from headrace.model.topics import Topic, TopicId
+from headrace.runtime.clock import Clock
+from headrace.topics.configs import TopicDefaults, rules_of
+from headrace.topics.records import TOPIC_RECORD, TOPICS_REVISION, TopicRecord, TopicsRevision
+
+TOPICS_PER_READ = 500
+
+REFRESH_RETRY_S = 0.2
+"""When to read again after the store could not be reached."""
+
+
+def topic_of(record: TopicRecord, defaults: TopicDefaults) -> Topic:
+    """Return a topic as every part sees it, from what is stored of it."""
+    return Topic(
+        id=record.id,
+        name=record.name,
+        streams=record.streams,
+        rules=rules_of(record.overrides, defaults),
+        overrides=record.overrides,
+        created_at_ms=record.created_at_ms,
+    )
+
+
+class TopicDirectory:
+    """All topics in memory."""
+
+    def __init__(self, store: MetadataStore, *, defaults: TopicDefaults, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._defaults = defaults
+        self._revision = 0
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[TopicId, Topic] = {}
+        self._versions: dict[Key, int] = {}
+        self._sorted: list[Topic] | None = []
+        self._refreshing: asyncio.Task[None] | None = None
+        self._next_refresh: asyncio.Task[None] | None = None
+
+    def get(self, name: str) -> Topic | None:
+        """Return a topic as it is known here; `None` proves nothing."""
+        return self._by_name.get(name)
+
+    def get_by_id(self, topic_id: TopicId) -> Topic | None:
+        """Return a topic as it is known here; `None` proves nothing."""
+        return self._by_id.get(topic_id)
+
+    def known(self) -> list[Topic]:
+        """Return all topics as they are known here, by name."""
+        if self._sorted is None:
+            self._sorted = [self._by_name[name] for name in sorted(self._by_name)]
+        return list(self._sorted)
+
+    async def refresh(self) -> None:
+        """Catch up with everything that was committed before this call; concurrent calls share one read."""
+        if self._next_refresh is None:
+            # A read that is under way may have begun before this call and prove nothing for it: wait for the next.
+            self._next_refresh = asyncio.create_task(self._refresh_after(self._refreshing))
+        await asyncio.shield(self._next_refresh)
+
+    async def follow(self) -> None:
+        """Stay fresh for ever; while the store cannot be reached, what was known last goes on counting."""
+        watch = self._store.watch(keys.TOPICS)
+        try:
+            while True:
+                await watch.wait()
+                while not await self._could_refresh():
+                    await self._clock.sleep(REFRESH_RETRY_S)
+        finally:
+            watch.close()
+
+    async def _could_refresh(self) -> bool:
+        try:
+            await self.refresh()
+        except (Retryable, OutcomeUnknown):
+            return False
+        return True
+
+    async def _refresh_after(self, previous: "asyncio.Task[None] | None") -> None:
+        if previous is not None:
+            await asyncio.wait([previous])
+        self._refreshing, self._next_refresh = self._next_refresh, None
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Read the revision first: what is read after it is at least as new, and newer changes come next time."""
+        raw = await self._store.get(keys.TOPICS_REVISION)
+        revision = TopicsRevision() if raw is None else TOPICS_REVISION.decode(raw.value, raw.key)
+        behind = revision.number - self._revision
+        if behind == 0:
+            return
+        if 0 < behind <= len(revision.changed):
+            await self._read_some(sorted(set(revision.changed[-behind:])))
+        else:
+            await self._read_all()
+        self._revision = revision.number
+
+    async def _read_some(self, names: Sequence[str]) -> None:
+        found = [await self._store.get(keys.topic(name)) for name in names]
+        gone = [name for name, item in zip(names, found, strict=True) if item is None]
+        self._apply([item for item in found if item is not None], gone)
+
+    async def _read_all(self) -> None:
+        page = await self._store.range(prefix_range(keys.TOPICS, limit=TOPICS_PER_READ))
+        found = page
+        while len(page) == TOPICS_PER_READ:
+            page = await self._store.range(prefix_range(keys.TOPICS, limit=TOPICS_PER_READ, after=page[-1].key))
+            found = found + page
+        there = {item.key for item in found}
+        self._apply(found, [name for name in self._by_name if keys.topic(name) not in there])
+
+    def _apply(self, found: Iterable[Versioned], gone: Iterable[str]) -> None:
+        """Take what was read, all at once; a topic that has not changed stays the same object."""
+        newer = [item for item in found if self._versions.get(item.key) != item.version]
+        topics = [topic_of(TOPIC_RECORD.decode(item.value, item.key), self._defaults) for item in newer]
+        for name in (*gone, *(topic.name for topic in topics)):
+            self._forget(name)
+        for topic in topics:
+            self._by_name[topic.name] = self._by_id[topic.id] = topic
+        self._versions.update((item.key, item.version) for item in newer)
+        self._sorted = None
+
+    def _forget(self, name: str) -> None:
+        known = self._by_name.pop(name, None)
+        if known is not None:
+            del self._by_id[known.id]
+            del self._versions[keys.topic(name)]

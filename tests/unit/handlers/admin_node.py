@@ -1,0 +1,85 @@
+"""A node for handlers that look into partitions or tell of configs: the registry, the index and a log."""
+
+from types import SimpleNamespace
+from typing import cast
+
+from headrace.handlers.node import Node
+from headrace.index.cache import IndexCache
+from headrace.model.ids import StreamId
+from headrace.runtime.rng import seeded_rng
+from headrace.topics.config_kinds import ConfigType
+from headrace.topics.configs import ConfigSource, ConfigSynonym, ConfigValue
+from tests.log_kit import LogKit, batch
+from tests.unit.handlers.topic_node import TopicNode
+from tests.unit.topics.registry_kit import RegistryKit
+
+NODE_ID = 1
+
+BROKER_CONFIGS = (
+    ConfigValue(
+        name="num.partitions",
+        value="3",
+        source=ConfigSource.STATIC_BROKER_CONFIG,
+        is_read_only=True,
+        synonyms=(
+            ConfigSynonym(name="num.partitions", value="3", source=ConfigSource.STATIC_BROKER_CONFIG),
+            ConfigSynonym(name="num.partitions", value="1", source=ConfigSource.DEFAULT_CONFIG),
+        ),
+        type=ConfigType.INT,
+        documentation="How many.",
+    ),
+    ConfigValue(
+        name="a.password",
+        value="hush",
+        source=ConfigSource.STATIC_BROKER_CONFIG,
+        is_read_only=True,
+        is_sensitive=True,
+        synonyms=(ConfigSynonym(name="a.password", value="hush", source=ConfigSource.STATIC_BROKER_CONFIG),),
+        type=ConfigType.PASSWORD,
+    ),
+)
+
+
+class AdminNode(TopicNode):
+    """Broker 1 of three, and a writer whose batches land in its partitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = LogKit()
+        self.log.store, self.log.keys = self.store, self.keys
+        self.node = cast(
+            Node,
+            SimpleNamespace(
+                node_id=NODE_ID,
+                clock=self.clock,
+                rng=self.rng,
+                metadata=self.store,
+                keys=self.keys,
+                index=IndexCache(self.store, self.keys, max_folded_entries=100),
+                topics=self.directory,
+                admin=self.admin,
+                cluster=self.cluster,
+                broker_configs=BROKER_CONFIGS,
+            ),
+        )
+
+    def elsewhere(self) -> RegistryKit:
+        """Return another broker's view of the same store: what it changes, this one has not heard of."""
+        other = RegistryKit()
+        other.store = self.store
+        other.rng = seeded_rng(12)
+        other.directory = other.another_directory()
+        other.admin = other.admin_over(other.directory)
+        return other
+
+    def stream(self, topic: str, partition: int = 0) -> StreamId:
+        return self.topic(topic).streams[partition]
+
+    async def filled(self, topic: str, batches: int = 1, *, records: int = 10, size_bytes: int = 100) -> StreamId:
+        """Create a topic of one partition and append to it."""
+        await self.create(topic)
+        stream = self.stream(topic)
+        await self.log.writer()
+        for _ in range(batches):
+            await self.log.commit((stream, [batch(records, size_bytes=size_bytes)]))
+        return stream

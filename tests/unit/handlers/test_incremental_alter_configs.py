@@ -1,0 +1,148 @@
+"""IncrementalAlterConfigs: set, unset, add to and take away from."""
+
+import pytest
+
+from headrace.handlers.call import Refusal
+from headrace.handlers.config_resources import ResourceType
+from headrace.handlers.incremental_alter_configs import Operation, handle, refused
+from headrace.model.error_codes import ErrorCode
+from headrace.wire.messages import IncrementalAlterConfigsRequest
+from tests.unit.handlers.admin_node import AdminNode
+from tests.unit.handlers.topic_node import ask, call, over_the_wire
+
+VERSIONS = range(2)
+NEWEST = 1
+
+Change = tuple[str, int, str | None]
+
+
+def request(*resources: tuple[int, str, list[Change]], validate_only: bool = False) -> IncrementalAlterConfigsRequest:
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=number,
+                resource_name=name,
+                configs=[
+                    IncrementalAlterConfigsRequest.AlterableConfig(
+                        name=config, config_operation=operation, value=value
+                    )
+                    for config, operation, value in changes
+                ],
+            )
+            for number, name, changes in resources
+        ],
+        validate_only=validate_only,
+    )
+
+
+def topic(name: str, *changes: Change) -> tuple[int, str, list[Change]]:
+    return ResourceType.TOPIC, name, list(changes)
+
+
+async def prepared() -> AdminNode:
+    kit = AdminNode()
+    await kit.create("a", "b")
+    await kit.admin.set_configs("a", {"retention.ms": "5", "flush.ms": "6"})
+    return kit
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_not_named_stays(version: int) -> None:
+    kit = await prepared()
+    asked = request(topic("a", ("flush.ms", Operation.DELETE, None), ("segment.ms", Operation.SET, "9")))
+    answer = await ask(handle, kit.node, version, asked)
+    assert [
+        (one.resource_type, one.resource_name, one.error_code, one.error_message) for one in answer.responses
+    ] == [(2, "a", 0, None)]
+    assert kit.topic("a").overrides == {"retention.ms": "5", "segment.ms": "9"}
+
+
+async def test_list_is_added_to_and_taken_away_from() -> None:
+    kit = await prepared()
+    for operation, elements, after in (
+        (Operation.APPEND, "compact", "delete,compact"),
+        (Operation.APPEND, "compact", "delete,compact"),
+        (Operation.SUBTRACT, "delete", "compact"),
+        (Operation.SUBTRACT, "compact", ""),
+    ):
+        asked = request(topic("b", ("cleanup.policy", operation, elements)))
+        answer = await ask(handle, kit.node, NEWEST, asked)
+        assert (answer.responses[0].error_code, kit.topic("b").overrides) == (0, {"cleanup.policy": after})
+
+
+async def test_list_is_added_to_as_another_broker_left_it() -> None:
+    kit = await prepared()
+    other = kit.elsewhere()
+    await other.admin.set_configs("b", {"leader.replication.throttled.replicas": "0:1"})
+    change = ("leader.replication.throttled.replicas", Operation.APPEND, "1:1")
+    await ask(handle, kit.node, NEWEST, request(topic("b", change)))
+    assert kit.topic("b").overrides == {"leader.replication.throttled.replicas": "0:1,1:1"}
+
+
+async def test_unsetting_what_was_never_set_is_no_error() -> None:
+    kit = await prepared()
+    changes = [("segment.ms", Operation.DELETE, None), ("no.such", Operation.DELETE, "any")]
+    answer = await ask(handle, kit.node, NEWEST, request(topic("b", *changes)))
+    assert (answer.responses[0].error_code, kit.topic("b").overrides) == (0, {})
+
+
+async def test_validation_changes_nothing() -> None:
+    kit = await prepared()
+    asked = request(topic("b", ("cleanup.policy", Operation.APPEND, "compact")), validate_only=True)
+    answer = await ask(handle, kit.node, NEWEST, asked)
+    await kit.directory.refresh()
+    assert (answer.responses[0].error_code, kit.topic("b").overrides) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("resource", "code"),
+    [
+        (topic("a", ("no.such", Operation.SET, "1")), ErrorCode.INVALID_CONFIG),
+        (topic("a", ("no.such", Operation.APPEND, "1")), ErrorCode.INVALID_CONFIG),
+        (topic("a", ("retention.ms", Operation.APPEND, "1")), ErrorCode.INVALID_CONFIG),
+        (topic("a", ("cleanup.policy", Operation.APPEND, "burn")), ErrorCode.INVALID_CONFIG),
+        (topic("a", ("flush.ms", 0, "1"), ("retention.ms", 0, "-7")), ErrorCode.INVALID_CONFIG),
+        (topic("a", ("min.compaction.lag.ms", 0, "9"), ("max.compaction.lag.ms", 0, "8")), ErrorCode.INVALID_CONFIG),
+        (topic("a", ("flush.ms", Operation.SET, None)), ErrorCode.INVALID_REQUEST),
+        (topic("a", ("cleanup.policy", Operation.APPEND, None)), ErrorCode.INVALID_REQUEST),
+        (topic("a", ("flush.ms", 9, "1")), ErrorCode.INVALID_REQUEST),
+        (topic("a", ("flush.ms", 0, "1"), ("flush.ms", 1, None)), ErrorCode.INVALID_REQUEST),
+        (topic("nope", ("flush.ms", 0, "1")), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (topic("nope", ("cleanup.policy", Operation.APPEND, "compact")), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (topic("..", ("cleanup.policy", Operation.APPEND, "compact")), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("a/b", ("flush.ms", 0, "1")), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ((ResourceType.BROKER, "1", [("num.partitions", 0, "2")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER_LOGGER, "1", [("root", 0, "INFO")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.CLIENT_METRICS, "m", [("interval.ms", 0, "100")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.GROUP, "g", [("a", 0, "b")]), ErrorCode.INVALID_REQUEST),
+        ((77, "x", []), ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_each_resource_is_refused_by_itself_and_left_as_it_was(
+    resource: tuple[int, str, list[Change]], code: ErrorCode
+) -> None:
+    kit = await prepared()
+    asked = request(resource, topic("b", ("flush.ms", Operation.SET, "1")))
+    bad, good = (await ask(handle, kit.node, NEWEST, asked)).responses
+    assert (bad.resource_type, bad.resource_name, bad.error_code) == (*resource[:2], code)
+    assert bad.error_message
+    assert good.error_code == 0
+    assert kit.topic("a").overrides == {"retention.ms": "5", "flush.ms": "6"}
+    assert kit.topic("b").overrides == {"flush.ms": "1"}
+
+
+async def test_resource_that_is_named_twice_is_refused_twice() -> None:
+    kit = await prepared()
+    change = ("flush.ms", Operation.SET, "1")
+    answer = await ask(handle, kit.node, NEWEST, request(topic("a", change), topic("a", change), topic("b", change)))
+    assert [one.error_code for one in answer.responses] == [42, 42, 0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_refusal_names_every_resource(version: int) -> None:
+    answer = refused(call(version), request(topic("a"), topic("b")), Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "down"))
+    responses = over_the_wire(answer, version).responses
+    assert [(one.resource_name, one.error_code, one.error_message) for one in responses] == [
+        ("a", 56, "down"),
+        ("b", 56, "down"),
+    ]
