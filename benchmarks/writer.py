@@ -24,7 +24,8 @@ from headrace.model.batches import BatchSummary
 from headrace.model.ids import DomainId, StreamId, WriterId
 from headrace.objects.local import LocalObjects
 from headrace.produce.placement import PlacementLimits, open_placement
-from headrace.produce.writer import LogWriter, WriterLimits
+from headrace.produce.settlement import WriterLimits
+from headrace.produce.writer import LogWriter
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.crash_points import NoCrashes
 from headrace.runtime.executor import ThreadExecutor

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from headrace.cli.options import OPTION_OF_KEY
+from headrace.handlers.api import Api
+from headrace.handlers.table import TABLE
 from headrace.runtime.configuration import Group, Setting, groups_of
 from headrace.settings import VARIABLES_THAT_ARE_NOT_SETTINGS, Settings
 
@@ -76,7 +78,41 @@ def _not_settings() -> str:
     return f"## Variables that are not settings\n\n{names}: {meaning}.\n"
 
 
-PAGES = {PROJECT / "docs" / "reference" / "settings.md": settings_page}
+KAFKA_APIS_HEAD = """\
+# Kafka APIs
+
+<!-- Generated from src/headrace/handlers/table.py by `make docs`. Change it there. -->
+
+What a broker serves, as ApiVersions tells it. Each file's first words say what changed per version and what is left
+out on purpose. What is not listed is not served: a client that sends it anyway is disconnected.
+
+| key | API | versions | served by |
+|---|---|---|---|
+"""
+
+
+def kafka_apis_page() -> str:
+    """Return the text of docs/reference/kafka-apis.md."""
+    rows = [
+        f"| {api.key} | {api.name} | {_versions(api)} | [`{_file(api)}`](../../src/headrace/handlers/{_file(api)}) |"
+        for api in TABLE.values()
+    ]
+    return KAFKA_APIS_HEAD + "\n".join(rows) + "\n"
+
+
+def _versions(api: Api) -> str:
+    only_one = api.first_version == api.last_version
+    return str(api.first_version) if only_one else f"{api.first_version}–{api.last_version}"
+
+
+def _file(api: Api) -> str:
+    return f"{api.handle.__module__.rpartition('.')[2]}.py"
+
+
+PAGES = {
+    PROJECT / "docs" / "reference" / "settings.md": settings_page,
+    PROJECT / "docs" / "reference" / "kafka-apis.md": kafka_apis_page,
+}
 
 
 def main() -> None:

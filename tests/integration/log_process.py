@@ -30,7 +30,8 @@ from headrace.model.ids import DomainId, StreamId, WriterId
 from headrace.objects.local import LocalObjects
 from headrace.objects.port import ObjectStore
 from headrace.produce.placement import PlacementLimits, open_placement
-from headrace.produce.writer import LogWriter, WriterLimits
+from headrace.produce.settlement import WriterLimits
+from headrace.produce.writer import LogWriter
 from headrace.records.batch import iter_batches
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.crash_points import CrashPoints, NoCrashes, crash_points_from

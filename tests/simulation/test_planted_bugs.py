@@ -25,8 +25,9 @@ from headrace.index.values import (
 )
 from headrace.metadata.port import Decision, Seen
 from headrace.model.ids import ObjectId, ObjectKey, SessionId, StreamId, WriterId
+from headrace.produce.offers import GivenUp
 from headrace.produce.placement import Placed
-from headrace.produce.writer import GivenUp, LogWriter
+from headrace.produce.writer import LogWriter
 from headrace.testing.simulation import node, repacker
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.loop import SimulationFailed

@@ -26,7 +26,8 @@ from headrace.produce.incarnations import Incarnations
 from headrace.produce.log import ProduceLog
 from headrace.produce.placement import PlacementLimits, open_placement
 from headrace.produce.producer_ids import ProducerIds
-from headrace.produce.writer import LogWriter, WriterLimits
+from headrace.produce.settlement import WriterLimits
+from headrace.produce.writer import LogWriter
 from headrace.runtime.executor import Executor
 from headrace.runtime.services import Follower, Service, Ticker, TickMetrics
 from headrace.settings import HeadraceConfiguration, Settings

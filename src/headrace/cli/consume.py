@@ -24,7 +24,7 @@ from headrace.cli.options import (
     Timeout,
     connection,
 )
-from headrace.cli.printing import progress
+from headrace.cli.printing import progress, raise_if_unread
 from headrace.cli.records import MAX_PARTITION, Incoming, to_json
 from headrace.errors import Invalid, Missing
 
@@ -239,6 +239,7 @@ def _read(reader: "RecordReader", reading: Reading, write: Formatter) -> None:
                     out.write(write(event))
                     printed += 1
             out.flush()
+            raise_if_unread()
             show(printed)
             for partition in before - set(reading.partitions):
                 reader.stop(partition)

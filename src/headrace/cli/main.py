@@ -4,7 +4,6 @@ An error that we raise on purpose is one line on stderr: exit code 2 where what 
 Anything else is a mistake of ours and keeps its traceback.
 """
 
-import importlib.metadata
 import platform
 import sys
 from collections.abc import Sequence
@@ -113,6 +112,9 @@ def decoder() -> str:
 
 def sqlite_version() -> str:
     """Return the version of the SQLite that `apsw` brings along: apsw's own version begins with it."""
+    # Imported late: it takes longer than everything else that a command line loads.
+    import importlib.metadata
+
     return ".".join(importlib.metadata.version("apsw").split(".")[:3])
 
 

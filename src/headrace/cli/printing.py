@@ -6,6 +6,7 @@ Data goes to stdout; complaints and progress go to stderr, progress only where t
 import contextlib
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from headrace.settings import HeadraceConfiguration
 
 MAX_COMPLAINT_CHARS = 2000
 MAX_CELL_CHARS = 10_000
+STDOUT = 1
 PROGRESS_AFTER_SECONDS = 1.0
 """What is over sooner needs no moving picture."""
 PIPE_WIDTH_CHARS = 10_000
@@ -81,9 +83,17 @@ def progress(what: str, *, wanted: bool) -> Iterator[Callable[[int], None]]:
             bar.stop()
 
 
+def raise_if_unread() -> None:
+    """Raise `BrokenPipeError` if whatever read our stdout has gone; else only the next byte would tell."""
+    poller = select.poll()
+    poller.register(STDOUT, 0)
+    if any(events & select.POLLERR for _, events in poller.poll(0)):
+        raise BrokenPipeError("nobody reads stdout")
+
+
 def discard_stdout() -> None:
     """Send the rest of stdout nowhere: its reader has gone, and what is still buffered must not fail at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
 
 
 def settings_as_data(configuration: HeadraceConfiguration) -> dict[str, dict[str, object]]:

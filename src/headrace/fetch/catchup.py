@@ -36,8 +36,9 @@ class CatchUpLimits:
 
     far_bytes: int = 16 * MIB
     """Reads under way for readers far behind, and ahead of them."""
-    far_reads: int = 3
-    """How many such reads there are at once: each holds a thread that producers need, too."""
+    far_reads: int = 1
+    """How many such reads there are at once. On local disk one reads as fast as three, and three make an append wait
+    three times as long (measured); a remote store, whose reads hold no thread and take long, wants more."""
     near_bytes: int = 32 * MIB
     """Reads under way for readers near the end of their log."""
     near_reads: int = 64

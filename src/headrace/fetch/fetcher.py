@@ -39,6 +39,9 @@ MAX_ANSWER_BYTES = 55 * 1024 * 1024
 MAX_READ_BYTES = 4 * 1024 * 1024
 """What one answer reads of one partition that memory does not hold, so that its neighbours are read with it."""
 
+MAX_READS = 100
+"""How many partitions one answer reads; the others are there with no records, and have their turn later."""
+
 
 class Outcome(enum.IntEnum):
     """What became of one partition of a fetch."""
@@ -136,6 +139,7 @@ class Fetcher:
         # Also a fetch that does not want to wait must not be told "nothing there" by a cache.
         if found.is_enough(max(min_bytes, 1)):
             return found.fetched
+        del found  # it would keep buffers from use while this fetch waits
         return await self._validate_and_wait(wanted, max_bytes, min_bytes, _deadline(arrived_at, max_wait_ms))
 
     async def _validate_and_wait(
@@ -155,7 +159,9 @@ class Fetcher:
                 seconds = deadline - self._clock.monotonic()
                 if seconds <= 0 or found.is_enough(min_bytes):
                     return found.fetched
-                await self._park(waiter, min_bytes - found.size_bytes, seconds)
+                missing_bytes = min_bytes - found.size_bytes
+                del found
+                await self._park(waiter, missing_bytes, seconds)
 
     async def _park(self, waiter: Waiter, wanted_bytes: int, seconds: float) -> None:
         self.parked += 1
@@ -200,12 +206,12 @@ class Fetcher:
                     continue
                 cut = self._recall(stream, offset, limit, whole_first=whole_first)
                 found.fetched.append(_answer(head, cut))
-                if cut is None:
+                if cut is None and len(found.misses) < MAX_READS:
                     limit = min(limit, MAX_READ_BYTES)
                     found.misses.append(_Miss(index, head, limit, whole_first))
                     left -= limit  # what it will bring is not known yet
                     whole_first = False
-                elif cut.size_bytes:
+                elif cut is not None and cut.size_bytes:
                     found.size_bytes += cut.size_bytes
                     left -= cut.size_bytes
                     whole_first = False

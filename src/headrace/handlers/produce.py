@@ -24,7 +24,7 @@ from headrace.index.values import PartResult, PartStatus
 from headrace.model.error_codes import ErrorCode
 from headrace.model.topics import Topic, TopicId
 from headrace.produce.intake import Accepted, is_heavy, take_in
-from headrace.produce.writer import Appended, NewPart
+from headrace.produce.offers import Appended, NewPart
 from headrace.records.batch import BatchView, Codec
 from headrace.records.problems import InvalidBatch, Problem
 from headrace.wire.messages import ZERO_UUID, ProduceRequest, ProduceResponse
@@ -41,7 +41,6 @@ LARGE_FRAME_BYTES = 64 * 1024
 """A small batch out of a large frame is copied: in the tail cache it would keep the whole frame's buffer from use."""
 
 _CODE_OF_PROBLEM = {
-    Problem.TRUNCATED: ErrorCode.CORRUPT_MESSAGE,
     Problem.LENGTH: ErrorCode.CORRUPT_MESSAGE,
     Problem.CHECKSUM: ErrorCode.CORRUPT_MESSAGE,
     Problem.COMPRESSION: ErrorCode.CORRUPT_MESSAGE,
@@ -49,7 +48,7 @@ _CODE_OF_PROBLEM = {
     Problem.CODEC: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     Problem.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
 }
-"""Every other problem is an INVALID_RECORD."""
+"""Every other problem is an INVALID_RECORD; so is a batch that was cut off, which Kafka takes for none at all."""
 
 _CODE_OF_STATUS = {
     PartStatus.ACCEPTED: ErrorCode.NONE,

@@ -7,7 +7,8 @@ between are refused with `Retryable`: nothing of them was written.
 from collections.abc import Sequence
 
 from headrace.errors import Retryable
-from headrace.produce.writer import Appended, LogWriter, NewPart
+from headrace.produce.offers import Appended, NewPart
+from headrace.produce.writer import LogWriter
 
 
 class ProduceLog:

@@ -16,55 +16,26 @@ Must stay true:
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable
 from headrace.index.cache import IndexCache
-from headrace.index.commit import AppendPart, FrameCommit, ObjectClosed, Outcome, commit_frame
-from headrace.index.values import LOG_RECORD, LogRecord, PartResult, PartStatus
-from headrace.index.writers import abandon_frame, register_writer, retire_writer
+from headrace.index.values import LogRecord, PartResult, PartStatus
+from headrace.index.writers import register_writer, retire_writer
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.model.batches import BatchSummary
-from headrace.model.ids import ProducerId, SessionId, StreamId, WriterId
+from headrace.model.ids import SessionId, StreamId, WriterId
 from headrace.objects.port import Buffer
+from headrace.produce.offers import Appended, GivenUp, NewPart, Offer
 from headrace.produce.placement import Placed, Placement
+from headrace.produce.settlement import Frame, Settlement, Settler, WriterLimits
 from headrace.records.stamping import NO_LEADER_EPOCH, stamp_offset
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
-from headrace.wal.frame import FrameBuilder, SealedFrame
-
-MAX_GIVEN_UP = 10_000
-"""How many producers' given-up batches a writer remembers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterLimits:
-    """What bounds a writer. `linger_ms` trades latency for fewer objects on stores where a write is dear."""
-
-    buffer_max_bytes: int
-    frame_max_bytes: int
-    frames_in_flight: int
-    linger_ms: int
-    commit_attempts: int
-    retry_backoff_ms: int
-    producer_expiration_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewPart:
-    """Batches of one request for one stream, back to back in `data`, which stays as it is until they are answered.
-
-    Once they are accepted, their offsets are stamped into `data`, and it goes into the tail cache: it must be
-    writable, and not be used for anything else.
-    """
-
-    stream: StreamId
-    data: memoryview
-    batches: Sequence[BatchSummary]
+from headrace.wal.frame import FrameBuilder
 
 
 class Tail(Protocol):
@@ -75,47 +46,6 @@ class Tail(Protocol):
         ...
 
 
-class Appended:
-    """One request's parts on their way: `done` is set when each of them has its result, in the order of the parts."""
-
-    __slots__ = ("_left", "done", "results")
-
-    def __init__(self, count: int) -> None:
-        self.results: list[PartResult | HeadraceError | None] = [None] * count
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = count
-
-    def settle(self, position: int, result: PartResult | HeadraceError) -> None:
-        """Note the result of one part."""
-        assert self.results[position] is None, f"part {position} was answered twice"
-        self.results[position] = result
-        self._left -= 1
-        if not self._left and not self.done.done():
-            self.done.set_result(None)
-
-
-class _Offer:
-    """One part in a frame, and where its answer goes."""
-
-    __slots__ = ("_appended", "_position", "batches", "data", "stream")
-
-    def __init__(self, part: NewPart, appended: Appended, position: int) -> None:
-        self.stream = part.stream
-        self.data = part.data
-        self.batches = part.batches
-        self._appended = appended
-        self._position = position
-
-    def settle(self, result: PartResult | HeadraceError) -> None:
-        self._appended.settle(self._position, result)
-
-    @property
-    def producer(self) -> tuple[StreamId, ProducerId] | None:
-        """Whose sequence on which stream the batches continue; `None` for a producer without sequences."""
-        producer_id = self.batches[0].producer_id
-        return None if producer_id < 0 else (self.stream, producer_id)
-
-
 class _OpenFrame:
     """The frame that is being gathered; offers stand in the order of the builder's tickets."""
 
@@ -123,63 +53,7 @@ class _OpenFrame:
 
     def __init__(self) -> None:
         self.builder = FrameBuilder()
-        self.offers: list[_Offer] = []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Frame:
-    """A sealed frame on its way."""
-
-    number: int
-    created_at_ms: int
-    sealed: SealedFrame
-    offers: list[_Offer]
-
-    @property
-    def held_bytes(self) -> int:
-        """What its callers' buffers count against the writer's budget."""
-        return sum(position.size_bytes for position in self.sealed.positions)
-
-
-class GivenUp:
-    """Remembers, per stream and producer, the first batch that was given up and has not come again.
-
-    What the producer sent behind it may come in any time later: it was sent before the producer could know. The rule
-    asks only where a stream has no state of the producer, so what is forgotten here, or done through another broker,
-    does no harm.
-    """
-
-    def __init__(self) -> None:
-        self._first: OrderedDict[tuple[StreamId, ProducerId], BatchSummary] = OrderedDict()
-
-    def note(self, offer: _Offer) -> None:
-        """Remember an offer that was given up, unless an earlier one is remembered."""
-        if offer.producer is None:
-            return
-        known = self._first.get(offer.producer)
-        batch = offer.batches[0]
-        if known is None or _position(batch) < _position(known):
-            self._first[offer.producer] = batch
-            if len(self._first) > MAX_GIVEN_UP:
-                self._first.popitem(last=False)
-
-    def note_result(self, offer: _Offer, result: PartResult) -> None:
-        """Forget the producer once the stream knows it."""
-        if offer.producer is not None and result.status in (PartStatus.ACCEPTED, PartStatus.DUPLICATE):
-            self._first.pop(offer.producer, None)
-
-    def begins_by(self, offer: _Offer) -> int | None:
-        """Return the sequence at which the producer must begin on a stream that does not know it."""
-        if offer.producer is None:
-            return None
-        known = self._first.get(offer.producer)
-        if known is None or known.producer_epoch != offer.batches[0].producer_epoch:
-            return None
-        return known.base_sequence
-
-
-def _position(batch: BatchSummary) -> tuple[int, int]:
-    return batch.producer_epoch, batch.base_sequence
+        self.offers: list[Offer] = []
 
 
 class LogWriter:
@@ -211,9 +85,19 @@ class LogWriter:
         self._full: deque[_OpenFrame] = deque()
         self._held_bytes = 0
         self._next_frame = 0
-        self._in_flight: dict[asyncio.Task[None], _Frame] = {}
+        self._in_flight: dict[asyncio.Task[None], Frame] = {}
         self._predecessor: asyncio.Task[None] | None = None
         self._given_up = GivenUp()
+        self._settler = Settler(
+            keys=keys,
+            writer=writer,
+            metadata=metadata,
+            clock=clock,
+            crash_points=crash_points,
+            limits=limits,
+            given_up=self._given_up,
+            note_fence=self._note_fence,
+        )
         self._admission = asyncio.Lock()
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
@@ -278,7 +162,7 @@ class LogWriter:
             self._full.append(self._open)
             self._open = _OpenFrame()
         self._open.builder.add(part.stream, part.data, part.batches)
-        self._open.offers.append(_Offer(part, appended, position))
+        self._open.offers.append(Offer(part, appended, position))
         self._held_bytes += size_bytes
 
     async def drain(self) -> None:
@@ -327,7 +211,7 @@ class LogWriter:
             waiting.cancel()
             sleeping.cancel()
 
-    def _seal(self) -> _Frame:
+    def _seal(self) -> Frame:
         if self._full:
             gathered = self._full.popleft()
         else:
@@ -338,9 +222,9 @@ class LogWriter:
         sealed = gathered.builder.seal(
             writer=self._writer, frame_number=number, domain=self._keys.domain, created_at_ms=created_at_ms
         )
-        return _Frame(number=number, created_at_ms=created_at_ms, sealed=sealed, offers=gathered.offers)
+        return Frame(number=number, created_at_ms=created_at_ms, sealed=sealed, offers=gathered.offers)
 
-    def _launch(self, frame: _Frame) -> None:
+    def _launch(self, frame: Frame) -> None:
         task = asyncio.create_task(self._carry(frame, self._predecessor))
         self._predecessor = task
         self._in_flight[task] = frame
@@ -354,7 +238,7 @@ class LogWriter:
             context = {"message": "a frame ended without a fate", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
 
-    async def _carry(self, frame: _Frame, predecessor: "asyncio.Task[None] | None") -> None:
+    async def _carry(self, frame: Frame, predecessor: "asyncio.Task[None] | None") -> None:
         """Bring one frame to its fate and tell its callers."""
         outcome: LogRecord | HeadraceError = OutcomeUnknown(f"frame {frame.number} ended without a fate: see the log")
         try:
@@ -367,7 +251,7 @@ class LogWriter:
             self._held_bytes -= frame.held_bytes
             self._room.set()
 
-    async def _place(self, frame: _Frame) -> tuple[Placed | None, HeadraceError | None]:
+    async def _place(self, frame: Frame) -> tuple[Placed | None, HeadraceError | None]:
         try:
             placed = await self._placement.place(frame.sealed.buffers, frame.sealed.size_bytes)
         except HeadraceError as error:
@@ -376,11 +260,11 @@ class LogWriter:
         return placed, None
 
     async def _settle(
-        self, frame: _Frame, placed: Placed | None, failure: HeadraceError | None
+        self, frame: Frame, placed: Placed | None, failure: HeadraceError | None
     ) -> LogRecord | HeadraceError:
         if self._fence is not None:
             return Fenced(self._fence)
-        settlement = _Settlement(self, frame)
+        settlement = Settlement(self._settler, frame)
         if placed is None:
             # The bytes may or may not lie there, but no entry will ever name them: nothing was written.
             return await settlement.give_up(Retryable(f"frame {frame.number} could not be stored: {failure}"))
@@ -397,7 +281,7 @@ class LogWriter:
         except (Retryable, OutcomeUnknown):
             return
 
-    def _answer(self, frame: _Frame, outcome: LogRecord | HeadraceError) -> None:
+    def _answer(self, frame: Frame, outcome: LogRecord | HeadraceError) -> None:
         if not isinstance(outcome, LogRecord):
             for offer in frame.offers:
                 self._given_up.note(offer)
@@ -413,7 +297,7 @@ class LogWriter:
         for offer, result in zip(frame.offers, outcome.results, strict=True):
             offer.settle(result)
 
-    def _keep_in_tail(self, tail: Tail, offer: _Offer, base_offset: int) -> None:
+    def _keep_in_tail(self, tail: Tail, offer: Offer, base_offset: int) -> None:
         """Stamp the offsets into the bytes as they were received: they are in the log by now, and ours alone."""
         next_byte, next_offset = 0, base_offset
         for batch in offer.batches:
@@ -426,106 +310,3 @@ class LogWriter:
     def _note_fence(self, error: Fenced) -> None:
         self._fence = str(error)
         self.fenced.set()
-
-
-class _Settlement:
-    """Finds out, beyond doubt, what became of one frame."""
-
-    def __init__(self, writer: LogWriter, frame: _Frame) -> None:
-        self._keys = writer._keys
-        self._metadata = writer._metadata
-        self._writer = writer._writer
-        self._limits = writer._limits
-        self._given_up = writer._given_up
-        self._clock = writer._clock
-        self._crash_points = writer._crash_points
-        self._note_fence = writer._note_fence
-        self._frame = frame
-        self.is_in_doubt = False
-
-    async def commit(self, placed: Placed) -> LogRecord | HeadraceError:
-        """Commit the frame, trying again a few times, else give it up; return its record or why there is none."""
-        rule = commit_frame(self._keys, self._commit_of(placed))
-        for _ in range(self._limits.commit_attempts):
-            try:
-                outcome = await rule.apply(self._metadata)
-                self._crash_points.reach(CrashPoint.WRITER_AFTER_COMMIT)
-                return await self._record_of(outcome)
-            except ObjectClosed as error:
-                self.is_in_doubt = True
-                return await self.give_up(error)
-            except Retryable:
-                await self._back_off()
-            except OutcomeUnknown:
-                self.is_in_doubt = True
-                await self._back_off()
-            except Fenced as error:
-                return self._fenced(error)
-        self.is_in_doubt = True
-        return await self.give_up(Retryable(f"frame {self._frame.number} could not be committed and was given up"))
-
-    async def give_up(self, reason: HeadraceError) -> LogRecord | HeadraceError:
-        """Record the frame as abandoned and return the reason; or find that it had been committed after all.
-
-        There is no limit to the tries: until the answer is certain, nothing behind this frame may commit.
-        """
-        rule = abandon_frame(self._keys, self._writer, self._frame.number)
-        while True:
-            try:
-                outcome = await rule.apply(self._metadata)
-                self._crash_points.reach(CrashPoint.WRITER_AFTER_ABANDON)
-                return reason if outcome is None else await self._record_of(outcome)
-            except (Retryable, OutcomeUnknown):
-                await self._back_off()
-            except Fenced as error:
-                return self._fenced(error)
-
-    def _commit_of(self, placed: Placed) -> FrameCommit:
-        frame = self._frame
-        parts = [
-            AppendPart(
-                offer.stream,
-                placed.start_byte + position.start_byte,
-                offer.batches,
-                self._given_up.begins_by(offer),
-            )
-            for offer, position in zip(frame.offers, frame.sealed.positions, strict=True)
-        ]
-        return FrameCommit(
-            writer=self._writer,
-            frame_number=frame.number,
-            object_id=placed.object_id,
-            end_byte=placed.end_byte,
-            created_at_ms=frame.created_at_ms,
-            parts=parts,
-            producer_expiration_ms=self._limits.producer_expiration_ms,
-        )
-
-    async def _record_of(self, outcome: Outcome) -> LogRecord:
-        """Return the frame's commit record; it stays readable until this writer's next frame commits.
-
-        Raises `Fenced` if the writer was retired before the record could be read.
-        """
-        if outcome.record is not None:
-            return outcome.record
-        while True:
-            try:
-                raw = await self._metadata.get(self._keys.log(outcome.seq))
-                break
-            except (Retryable, OutcomeUnknown):
-                await self._back_off()
-        if raw is None:
-            raise Fenced(f"commit record {outcome.seq} went with writer {self._writer}, which was retired meanwhile")
-        record = LOG_RECORD.decode(raw.value, raw.key)
-        assert (record.writer, record.frame_number) == (self._writer, self._frame.number), record
-        return record
-
-    def _fenced(self, error: Fenced) -> HeadraceError:
-        """A fenced writer cannot find out any more: only a frame that was never in doubt surely failed."""
-        self._note_fence(error)
-        if not self.is_in_doubt:
-            return error
-        return OutcomeUnknown(f"frame {self._frame.number} was in doubt when its writer was fenced: {error}")
-
-    async def _back_off(self) -> None:
-        await self._clock.sleep(self._limits.retry_backoff_ms / 1000)

@@ -29,7 +29,8 @@ from headrace.model.ids import DomainId, ObjectId, ObjectKey, SessionId, StreamI
 from headrace.objects.memory import MemoryObjects, MemorySegment
 from headrace.objects.port import Buffer, ByteRange
 from headrace.produce.placement import Placement, PlacementLimits, open_placement
-from headrace.produce.writer import LogWriter, WriterLimits
+from headrace.produce.settlement import WriterLimits
+from headrace.produce.writer import LogWriter
 from headrace.records.batch import iter_batches
 from headrace.runtime.crash_points import NoCrashes
 from headrace.runtime.rng import seeded_rng

@@ -27,7 +27,8 @@ from headrace.model.ids import DomainId, StreamId, WriterId
 from headrace.objects.port import ObjectStore
 from headrace.objects.retrying import RetryingObjects, RetryPolicy
 from headrace.produce.placement import PlacementLimits, open_placement
-from headrace.produce.writer import LogWriter, WriterLimits
+from headrace.produce.settlement import WriterLimits
+from headrace.produce.writer import LogWriter
 from headrace.runtime.rng import Rng
 from headrace.testing.simulation.faults import FaultyMetadata, FaultyObjects
 from headrace.testing.simulation.plan import FaultPlan
