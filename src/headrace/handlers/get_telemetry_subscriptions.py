@@ -1,6 +1,6 @@
 """GetTelemetrySubscriptions (71), version 0: which metrics a client is to send. None.
 
-A client that has no id yet gets one. It asks again after the push interval, so that is long.
+A client that has no id yet gets one, and asks again after the push interval.
 """
 
 from typing import Final
@@ -10,7 +10,9 @@ from headrace.handlers.node import Node
 from headrace.wire.messages import ZERO_UUID, GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse
 
 SUBSCRIPTION_ID: Final = 0
-PUSH_INTERVAL_MS: Final = 3_600_000
+PUSH_INTERVAL_MS: Final = 300_000
+"""Kafka's own default. librdkafka counts it in microseconds in 32 bits: told an hour, it asked 1,000 times a second."""
+
 TELEMETRY_MAX_BYTES: Final = 1_048_576
 _ID_BITS = 128
 _VERSION_AND_VARIANT = (0xF << 76) | (0x3 << 62)

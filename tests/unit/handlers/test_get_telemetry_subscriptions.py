@@ -30,3 +30,8 @@ async def test_known_client_keeps_its_id_and_nothing_is_subscribed() -> None:
 def test_refusal_is_one_code() -> None:
     answer = refused(call(0), GetTelemetrySubscriptionsRequest(), Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "broken"))
     assert over_the_wire(answer, 0).error_code == -1
+
+
+def test_push_interval_fits_into_32_bits_of_microseconds_with_jitter() -> None:
+    # librdkafka multiplies it in 32 bits; an hour made it ask again at once, a thousand times a second.
+    assert PUSH_INTERVAL_MS * 1000 * 1.25 < 2**31
