@@ -1,13 +1,14 @@
-"""Run the benchmarks: `python -m benchmarks [name…]`.
+"""Run the benchmarks: `python -m benchmarks [--quick] [name…]`.
 
 A benchmark is a module in this directory with a `NAME` and a `run` that returns rows of (what, value, unit, target).
+One that sets `HAS_QUICK_FORM` has a `run` that takes `is_quick`; `--quick` without names runs these, in short.
 The exit code is 0 even if a target is missed: figures of a shared machine are for people to judge.
 """
 
 import importlib
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,9 @@ from benchmarks.report import Figure, figures_of, save, show
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "latest.json"
 WRONG_USE = 2
+QUICK = "--quick"
+
+Row = tuple[str, float, str, float | None]
 
 
 def discover() -> dict[str, ModuleType]:
@@ -30,8 +34,10 @@ def _candidates() -> list[pkgutil.ModuleInfo]:
     return [found for found in pkgutil.iter_modules([str(HERE)]) if found.name not in ("__main__", "report")]
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the benchmarks that are named, or all, print their figures and keep them."""
+    is_quick = QUICK in arguments
+    names = [argument for argument in arguments if argument != QUICK]
     known = discover()
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -39,13 +45,23 @@ def main(names: Sequence[str]) -> int:
         return WRONG_USE
     figures: list[Figure] = []
     console = Console()
-    for name in names or sorted(known):
+    for name in names or sorted(name for name in known if not is_quick or has_quick_form(known[name])):
         with console.status(f"{name} …"):
-            figures += figures_of(name, known[name].run())
+            figures += figures_of(name, rows_of(known[name], is_quick=is_quick))
     show(figures, console)
     save(figures, RESULTS)
     console.print(f"\nkept in benchmarks/results/{RESULTS.name}", highlight=False)
     return 0
+
+
+def rows_of(module: ModuleType, *, is_quick: bool) -> Iterable[Row]:
+    """Run one benchmark, in its short form if that is asked for and there is one."""
+    return module.run(is_quick=is_quick) if has_quick_form(module) else module.run()  # type: ignore[no-any-return]
+
+
+def has_quick_form(module: ModuleType) -> bool:
+    """Tell whether the benchmark can be run in short."""
+    return getattr(module, "HAS_QUICK_FORM", False)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from headrace.broker.gauges import Gauges
 from headrace.broker.storage import Runtime, Storage
 from headrace.cluster.membership import Membership
 from headrace.cluster.view import ClusterView
@@ -43,6 +44,10 @@ DOMAIN = DomainId(0)
 MAX_FOLDED_ENTRIES = 100_000
 """How many folded index entries of all streams are remembered."""
 
+LOCAL_FAR_READS = 1
+REMOTE_FAR_READS = 16
+"""How many reads for readers far behind are under way at once."""
+
 COMMIT_ATTEMPTS = 5
 COMMIT_BACKOFF_MS = 50
 STAGED_AHEAD = 8
@@ -58,6 +63,7 @@ COLLECT_INTERVAL_MS = 5_000
 SWEEP_INTERVAL_MS = 60_000
 REMOVE_INTERVAL_MS = 1_000
 SEAL_INTERVAL_MS = 1_000
+GAUGES_INTERVAL_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,7 @@ class Parts:
 
     node: Node
     tail: TailCache
+    catch_up: CatchUp
 
 
 def topic_defaults(settings: Settings) -> TopicDefaults:
@@ -99,7 +106,11 @@ def assemble(
         view=index.view,
         tail=tail,
         clock=clock,
-        limits=CatchUpLimits(far_bytes=settings.fetch.catch_up_max_bytes),
+        limits=CatchUpLimits(
+            far_bytes=settings.fetch.catch_up_max_bytes,
+            # On local disk one reader at a time keeps the disk busy, and more would only slow the appends down.
+            far_reads=LOCAL_FAR_READS if storage.objects.segments is not None else REMOTE_FAR_READS,
+        ),
     )
     node = Node(
         node_id=settings.broker.node_id,
@@ -127,7 +138,7 @@ def assemble(
         auto_create_topics=settings.topics.auto_create,
         max_open_bytes=settings.topics.decompression_max_bytes,
     )
-    return Parts(node=node, tail=tail)
+    return Parts(node=node, tail=tail, catch_up=catch_up)
 
 
 def broker_configs(configuration: HeadraceConfiguration) -> list[ConfigValue]:
@@ -200,9 +211,11 @@ def make_writer(
 
 
 def keepers(
-    settings: Settings, runtime: Runtime, storage: Storage, node: Node, incarnations: Incarnations
+    settings: Settings, runtime: Runtime, storage: Storage, parts: Parts, incarnations: Incarnations
 ) -> list[Service]:
     """Return what runs beside the requests: followers of the store, and those who keep the log tidy."""
+    node = parts.node
+    gauges = Gauges(runtime.metrics, node=node, tail=parts.tail, catch_up=parts.catch_up)
     clock, keys, metadata, crash_points = runtime.clock, node.keys, storage.metadata, runtime.crash_points
     metrics = TickMetrics(runtime.metrics)
     folder = Folder(
@@ -258,4 +271,5 @@ def keepers(
         ticker("collector", collector.tick, COLLECT_INTERVAL_MS),
         ticker("sweeper", sweeper.tick, SWEEP_INTERVAL_MS),
         ticker("topic-remover", remover.tick, REMOVE_INTERVAL_MS),
+        ticker("gauges", gauges.tick, GAUGES_INTERVAL_MS),
     ]

@@ -112,7 +112,7 @@ class Broker:
             log=runtime.log,
         )
         self._services = Services(
-            keepers(settings, runtime, storage, node, self._incarnations),
+            keepers(settings, runtime, storage, self._parts, self._incarnations),
             clock=runtime.clock,
             log=runtime.log,
         )
@@ -171,6 +171,7 @@ class Broker:
         drain_ms = self._settings.broker.drain_timeout_ms
         await self._incarnations.withdraw()
         await self._server.drain(drain_ms / 1000)
+        self._parts.catch_up.close()
         await self._services.stop(drain_ms=drain_ms)
         await self._incarnations.stop()
         await self._http.stop()

@@ -11,7 +11,7 @@ from headrace.wire.messages import ZERO_UUID, GetTelemetrySubscriptionsRequest, 
 
 SUBSCRIPTION_ID: Final = 0
 PUSH_INTERVAL_MS: Final = 300_000
-"""Kafka's own default. librdkafka counts it in microseconds in 32 bits: told an hour, it asked 1,000 times a second."""
+"""Kafka's own default. librdkafka counts microseconds in 32 bits: told an hour, it asked 1,000 times a second."""
 
 TELEMETRY_MAX_BYTES: Final = 1_048_576
 _ID_BITS = 128

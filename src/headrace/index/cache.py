@@ -40,6 +40,13 @@ _end_offset = attrgetter("end_offset")
 RECORDS_PER_READ = 500
 ENTRIES_PER_READ = 64
 
+MAX_SKIPPED = 100
+"""How many signals of our own commits are passed over before one is followed after all: what was folded meanwhile can
+be let go of only then."""
+
+TURNS_TO_TELL = 2
+"""After how many turns of the loop the maker of a commit has passed it on: the store's future, then the writer."""
+
 
 class StreamListener(Protocol):
     """Hears at once what the view learns of a stream. It only takes note: it neither waits nor changes the view."""
@@ -201,6 +208,8 @@ class IndexCache:
         self._store = store
         self._keys = keys
         self.view = IndexView(max_folded_entries=max_folded_entries)
+        self._own_revision = 0
+        """What this process committed up to this revision is in the view, and so is everything before it."""
         self._refreshing: asyncio.Task[None] | None = None
         self._next_refresh: asyncio.Task[None] | None = None
 
@@ -246,12 +255,25 @@ class IndexCache:
             self.view.apply(record)
         self.view.drop_folded_tail(folded_to)
 
+    def note_committed(self, record: LogRecord, revision: int) -> None:
+        """Take a commit that this very process has just made, if everything before it is known."""
+        if self.view.position == record.seq:
+            self.view.apply(record)
+            self._own_revision = max(self._own_revision, revision)
+
     async def follow(self) -> None:
         """Stay fresh for ever: refresh whenever the watch says that something may have changed."""
         watch = self._store.watch(self._keys.unit)
+        skipped = 0
         try:
             while True:
-                await watch.wait()
+                signal = await watch.wait()
+                # The store tells of our own commits, too. Their maker needs a turn to tell us, and a read is saved.
+                await _next_turn()
+                skipped += 1
+                if 0 < signal.revision <= self._own_revision and skipped < MAX_SKIPPED:
+                    continue
+                skipped = 0
                 await self.refresh()
         finally:
             watch.close()
@@ -324,6 +346,15 @@ class IndexCache:
         if entries and before is not None and after is not None and before.index_epoch == after.index_epoch:
             self.view.note_folded(stream, entries)
         return entries
+
+
+async def _next_turn() -> None:
+    """Let everything that is ready run first."""
+    loop = asyncio.get_running_loop()
+    for _ in range(TURNS_TO_TELL):
+        turn = loop.create_future()
+        loop.call_soon(turn.set_result, None)
+        await turn
 
 
 def _run_from(entries: Sequence[IndexEntry], offset: int, limit: int) -> list[IndexEntry]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from headrace.errors import Retryable
-from headrace.metadata.port import Decision, MetadataStore, Reads, Seen, Unit
+from headrace.metadata.port import Committed, Decision, MetadataStore, Reads, Seen, Unit
 from headrace.model.ids import SessionId
 
 T = TypeVar("T")
@@ -28,5 +28,8 @@ class Rule(Generic[T]):
 
     async def apply(self, store: MetadataStore, *, session: SessionId | None = None) -> T:
         """Run the rule in one transaction and return its result."""
-        committed = await store.transact([self.unit], self.reads, self.decide, session=session)
-        return committed.result
+        return (await self.commit(store, session=session)).result
+
+    async def commit(self, store: MetadataStore, *, session: SessionId | None = None) -> Committed[T]:
+        """Run the rule in one transaction and return its result and the revision of what it wrote."""
+        return await store.transact([self.unit], self.reads, self.decide, session=session)

@@ -70,15 +70,18 @@ class Settlement:
         self._settler = settler
         self._frame = frame
         self.is_in_doubt = False
+        self.revision = 0
+        """The store's revision of the commit, if it was made just now."""
 
     async def commit(self, placed: Placed) -> LogRecord | HeadraceError:
         """Commit the frame, trying again a few times, else give it up; return its record or why there is none."""
         rule = commit_frame(self._settler.keys, self._commit_of(placed))
         for _ in range(self._settler.limits.commit_attempts):
             try:
-                outcome = await rule.apply(self._settler.metadata)
+                committed = await rule.commit(self._settler.metadata)
                 self._settler.crash_points.reach(CrashPoint.WRITER_AFTER_COMMIT)
-                return await self._record_of(outcome)
+                self.revision = committed.revision
+                return await self._record_of(committed.result)
             except ObjectClosed as error:
                 self.is_in_doubt = True
                 return await self.give_up(error)

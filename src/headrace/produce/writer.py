@@ -241,13 +241,14 @@ class LogWriter:
     async def _carry(self, frame: Frame, predecessor: "asyncio.Task[None] | None") -> None:
         """Bring one frame to its fate and tell its callers."""
         outcome: LogRecord | HeadraceError = OutcomeUnknown(f"frame {frame.number} ended without a fate: see the log")
+        settlement = Settlement(self._settler, frame)
         try:
             placed, failure = await self._place(frame)
             if predecessor is not None:
                 await asyncio.wait([predecessor])
-            outcome = await self._settle(frame, placed, failure)
+            outcome = await self._settle(settlement, placed, failure)
         finally:
-            self._answer(frame, outcome)
+            self._answer(frame, outcome, settlement.revision)
             self._held_bytes -= frame.held_bytes
             self._room.set()
 
@@ -260,14 +261,13 @@ class LogWriter:
         return placed, None
 
     async def _settle(
-        self, frame: Frame, placed: Placed | None, failure: HeadraceError | None
+        self, settlement: Settlement, placed: Placed | None, failure: HeadraceError | None
     ) -> LogRecord | HeadraceError:
         if self._fence is not None:
             return Fenced(self._fence)
-        settlement = Settlement(self._settler, frame)
         if placed is None:
             # The bytes may or may not lie there, but no entry will ever name them: nothing was written.
-            return await settlement.give_up(Retryable(f"frame {frame.number} could not be stored: {failure}"))
+            return await settlement.give_up(Retryable(f"a frame could not be stored: {failure}"))
         outcome = await settlement.commit(placed)
         self._placement.settled(placed.object_id, in_doubt=settlement.is_in_doubt)
         if settlement.is_in_doubt:
@@ -281,7 +281,7 @@ class LogWriter:
         except (Retryable, OutcomeUnknown):
             return
 
-    def _answer(self, frame: Frame, outcome: LogRecord | HeadraceError) -> None:
+    def _answer(self, frame: Frame, outcome: LogRecord | HeadraceError, revision: int) -> None:
         if not isinstance(outcome, LogRecord):
             for offer in frame.offers:
                 self._given_up.note(offer)
@@ -292,8 +292,8 @@ class LogWriter:
             if self._tail is not None and result.status is PartStatus.ACCEPTED:
                 self._keep_in_tail(self._tail, offer, result.base_offset)
         # Readers who wait are woken by this, and find the bytes in the tail.
-        if self._cache is not None and self._cache.view.position == outcome.seq:
-            self._cache.view.apply(outcome)
+        if self._cache is not None:
+            self._cache.note_committed(outcome, revision)
         for offer, result in zip(frame.offers, outcome.results, strict=True):
             offer.settle(result)
 

@@ -104,6 +104,17 @@ async def test_partition_at_its_end_does_not_use_up_the_first_batch() -> None:
     assert [offsets_of(one) for one in found] == [[], [0]]
 
 
+async def test_number_of_partitions_that_one_answer_reads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.fetch.fetcher.MAX_READS", 2)
+    kit = FetchKit(tail_bytes=0)
+    streams = await kit.start(4)
+    for stream in streams:
+        await kit.put(stream, b"x")
+    found = await kit.fetch(*((stream, 0) for stream in streams))
+    assert [offsets_of(one) for one in found] == [[0], [0], [], []]
+    assert all(one.outcome is Outcome.FOUND and one.high_watermark == 1 for one in found)
+
+
 # Noes
 
 
@@ -248,6 +259,21 @@ async def test_wait_ends_with_the_time_and_an_empty_answer() -> None:
     (found,) = await waiting
     assert (found.outcome, found.records, found.high_watermark) == (Outcome.FOUND, [], 2)
     assert kit.cache.view._listeners == {}
+
+
+async def test_fetch_that_waits_for_more_holds_no_bytes_meanwhile() -> None:
+    kit, stream = await logged(1)
+    waiting = await parked(kit, (stream, 0), min_bytes=2**31 - 1, max_wait_ms=1000)
+    (run,) = kit.tail.find(stream, 0, 1)
+    memory = run.data.obj
+    del run
+    kit.tail.evict(1_000_000)
+    assert isinstance(memory, bytearray)
+    kit.writer._predecessor = None
+    memory.append(0)  # a bytearray refuses to grow as long as anybody has a view of it
+    await kit.clock.advance(1.1)
+    (found,) = await waiting
+    assert offsets_of(found) == [0, 1]
 
 
 async def test_longest_wait_has_a_limit() -> None:

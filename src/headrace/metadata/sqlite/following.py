@@ -27,7 +27,9 @@ POLL_S = 0.01
 """How often to look where there is no inotify, as long as somebody watches."""
 
 MIN_GAP_S = 0.004
-"""Between two looks: a process that commits a thousand times a second wakes itself and others this often."""
+MAX_GAP_S = 0.02
+"""Between two looks: a process that commits a thousand times a second wakes itself and others this often. As long as
+looks find nothing but this process's own commits, the gap grows from one to the other."""
 
 
 def watch_file(path: str) -> Path:
@@ -89,23 +91,26 @@ class Follower:
 
     async def _follow(self) -> None:
         was_quiet = False
+        gap_s = MIN_GAP_S
         while len(self._hub):
             self._arm()
             is_settled = was_quiet and not await self._is_write_locked()
-            await self._look()
-            await self._clock.sleep(MIN_GAP_S)
+            gap_s = MIN_GAP_S if await self._look() or was_quiet else min(2 * gap_s, MAX_GAP_S)
+            await self._clock.sleep(gap_s)
             was_quiet = not await self._wait(None if is_settled else SETTLE_S)
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """Tell the hub what changed since the last look; say whether something did."""
         try:
             changed = await self._changed_since(self._revision)
         except HeadraceError:
             # Whoever reads gets the error; a watch only has to make sure that somebody does.
             self._hub.signal_lost()
-            return
+            return False
         for unit, revision in changed:
             self._hub.signal([unit], revision)
             self.note_revision(revision)
+        return bool(changed)
 
     async def _wait(self, timeout_s: float | None) -> bool:
         """Wait for an event and return whether there was one."""
