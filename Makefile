@@ -10,7 +10,7 @@ PYTEST ?=
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv and install Headrace with all that is developed and tested with it
 
@@ -37,8 +37,17 @@ simulate: $(STAMP) ## run the simulation over SEEDS seeds (default 2000)
 fuzz: $(STAMP) ## fuzz the decoders for SECONDS seconds each (default 60)
 	$(BIN)/python tools/fuzz.py --seconds $(or $(SECONDS),60)
 
-bench: $(STAMP) ## print the figures of the benchmarks
+interop: $(STAMP) ## drive a broker with foreign clients: Java, Go, JavaScript, C (needs Maven, Go, npm and Debian packages)
+	$(BIN)/python -m compat
+
+interop-short: $(STAMP) ## the same in under five minutes, as CI runs it
+	$(BIN)/python -m compat --short
+
+bench: $(STAMP) ## print the figures of the benchmarks, Apache Kafka beside us (about half an hour)
 	$(BIN)/python -m benchmarks
+
+bench-quick: $(STAMP) ## the comparison with Apache Kafka in about three minutes
+	$(BIN)/python -m benchmarks beside_kafka --quick
 
 docs: $(STAMP) ## write the generated reference pages
 	$(BIN)/python tools/generate_docs.py
@@ -58,4 +67,4 @@ lock: ## resolve requirements.lock anew
 clean: ## remove what was built (the data directory stays)
 	rm -rf $(VENV) build dist src/*.egg-info src/headrace/records/_columns.c src/headrace/records/*.so
 
-.PHONY: help setup run check test simulate fuzz bench docs messages format lock clean
+.PHONY: help setup run check test simulate fuzz interop interop-short bench bench-quick docs messages format lock clean
