@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ HEADRACE = str(Path(sysconfig.get_path("scripts")) / "headrace")
 LIMIT_SECONDS = 120
 BROKER_TIMEOUT = "--timeout=60"
 """On a busy machine an answer may take longer than a person would wait."""
+
+# A shell that runs tests in the background tells its children to ignore interrupts.
+LAUNCH = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+# Retention counts from a record's own timestamp: tests write records of today.
+NOW_MS = int(time.time() * 1000)
 
 
 class Cluster:
@@ -53,9 +59,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def following(self, topic: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
-        # A shell that runs tests in the background tells its children to ignore interrupts.
-        heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-        command: Sequence[str] = [sys.executable, "-c", heed, HEADRACE, "consume", topic, *options, BROKER_TIMEOUT]
+        command: Sequence[str] = [sys.executable, "-c", LAUNCH, HEADRACE, "consume", topic, *options, BROKER_TIMEOUT]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment
         ) as process:
@@ -135,23 +139,22 @@ def test_bytes_keys_headers_and_nulls_come_back_as_they_went_in(cluster: Cluster
     assert (row["key"], row["value"], row["value_encoding"]) == ("k2", "AP8K/g==", "base64")
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_json_copies_a_topic(cluster: Cluster, codec: str) -> None:
-    for topic in (f"from-{codec}", f"to-{codec}"):
+def test_json_copies_a_topic(cluster: Cluster) -> None:
+    for topic in ("original", "copy"):
         cluster.run("topic", "create", topic, "--partitions=2")
     rows = [
-        {"value": "v" * 100, "key": None, "partition": 0, "timestamp": 1_700_000_000_000},
+        {"value": "v" * 100, "key": None, "partition": 0, "timestamp": NOW_MS},
         {"value": None, "key": "ä", "partition": 1, "headers": [{"key": "h", "value": None}]},
         {"value": "", "key": "", "partition": 1, "headers": {"a": "b"}},
     ]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    cluster.run("produce", f"from-{codec}", "--json", f"-z{codec}", given=lines)
-    printed = cluster.run("consume", f"from-{codec}", "-e", "--json").stdout
-    cluster.run("produce", f"to-{codec}", "--json", f"-z{codec}", given=printed)
-    copied = [_without_topic(line) for line in cluster.read(f"to-{codec}", "--json")]
+    cluster.run("produce", "original", "--json", "-zsnappy", given=lines)
+    printed = cluster.run("consume", "original", "-e", "--json").stdout
+    cluster.run("produce", "copy", "--json", "-zsnappy", given=printed)
+    copied = [_without_topic(line) for line in cluster.read("copy", "--json")]
     assert sorted(copied) == sorted(_without_topic(line) for line in printed.splitlines())
     assert len(copied) == len(rows)
-    assert cluster.read(f"to-{codec}", "-p0", "-f%T") == [b"1700000000000"]
+    assert cluster.read("copy", "-p0", "-f%T") == [b"%d" % NOW_MS]
 
 
 def _without_topic(line: bytes) -> str:
@@ -160,7 +163,7 @@ def _without_topic(line: bytes) -> str:
 
 def test_a_reading_starts_where_it_is_told(cluster: Cluster) -> None:
     cluster.run("topic", "create", "starts", "--partitions=1")
-    rows = [{"value": str(number), "timestamp": 1_700_000_000_000 + number} for number in range(10)]
+    rows = [{"value": str(number), "timestamp": NOW_MS + number} for number in range(10)]
     cluster.run("produce", "starts", "--json", given="".join(json.dumps(row) + "\n" for row in rows).encode())
     for where, expected in {
         "beginning": range(10),
@@ -168,8 +171,8 @@ def test_a_reading_starts_where_it_is_told(cluster: Cluster) -> None:
         "7": range(7, 10),
         "-2": range(8, 10),
         "-20": range(10),
-        "@1700000000004": range(4, 10),
-        "@1800000000000": range(0),
+        f"@{NOW_MS + 4}": range(4, 10),
+        f"@{NOW_MS + 1000}": range(0),
     }.items():
         assert cluster.read("starts", "-o", where) == [b"%d" % number for number in expected], where
     assert cluster.run("consume", "starts", "-c3", "-o2").stdout == b"2\n3\n4\n"
@@ -209,7 +212,7 @@ def test_following_prints_what_comes_later_and_ends_on_an_interrupt(cluster: Clu
 
 def test_a_reader_that_has_seen_enough_ends_it_without_a_word(cluster: Cluster) -> None:
     cluster.run("topic", "create", "pipe", "--partitions=1")
-    cluster.run("produce", "pipe", given=b"x" * 100_000 + b"\n")
+    cluster.run("produce", "pipe", given=b"x\n")
     with cluster.following("pipe") as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read(1) == b"x"

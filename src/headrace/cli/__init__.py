@@ -1,1 +1,1 @@
-"""The command line: `headrace serve`, `headrace settings`, `headrace version`."""
+"""The command line: `headrace serve`, `topic`, `produce`, `consume`, `settings`, `version`."""
