@@ -207,6 +207,7 @@ def make_writer(
         ),
         cache=parts.node.index,
         tail=parts.tail,
+        given_up=parts.node.log_in.given_up,
     )
 
 

@@ -33,6 +33,9 @@ from headrace.settings.network import NetworkSettings
 WORK_THREADS = 2
 """Threads for what would keep the event loop waiting: opening and recompressing batches, old message sets."""
 
+LAST_STEPS_S = 3.0
+"""What each step of the end is given at least, however long the steps before it took."""
+
 HALF_CLOSED_TIMEOUT_S = 10.0
 """How long a client that has closed its side still gets answers. It may be gone: nothing but a write would tell."""
 
@@ -69,10 +72,39 @@ async def serve(
         parts.callback(work.close)
         broker = Broker(configuration, runtime, storage, lock, cluster_id=cluster_id, executor=work)
         try:
-            ready(await broker.start())
-            await broker.wait(stopping)
-        finally:
-            await broker.stop()
+            addresses = await _started(broker, stopping)
+            if addresses is not None:
+                ready(addresses)
+                await broker.wait(stopping)
+        except BaseException:
+            await _stop_after_failure(broker, runtime)
+            raise
+        await broker.stop()
+
+
+async def _started(broker: "Broker", stopping: asyncio.Event) -> Addresses | None:
+    """Start a broker; return `None` if it was told to stop meanwhile: a start may have to wait for a predecessor."""
+    starting = asyncio.create_task(broker.start())
+    told = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+        if not told.done():
+            return starting.result()
+    finally:
+        starting.cancel()
+        told.cancel()
+        await asyncio.wait([starting, told])
+    if not starting.cancelled():
+        starting.result()
+    return None
+
+
+async def _stop_after_failure(broker: "Broker", runtime: Runtime) -> None:
+    """Stop what can be stopped; the reader of the last line wants to know what failed first."""
+    try:
+        await broker.stop()
+    except Exception as error:
+        runtime.log.error("the broker did not stop in good order", exc_info=error)
 
 
 class Broker:
@@ -166,15 +198,23 @@ class Broker:
             await asyncio.wait(waits)
 
     async def stop(self) -> None:
-        """End in good order: clients move on, what is under way is finished, nothing is left behind."""
+        """End in good order: clients move on, what is under way is finished, nothing is left behind.
+
+        Each step is taken even if the one before it has failed.
+        """
         self._is_draining = True
-        drain_ms = self._settings.broker.drain_timeout_ms
-        await self._incarnations.withdraw()
-        await self._server.drain(drain_ms / 1000)
-        self._parts.catch_up.close()
-        await self._services.stop(drain_ms=drain_ms)
-        await self._incarnations.stop()
-        await self._http.stop()
+        clock = self._runtime.clock
+        deadline = clock.monotonic() + self._settings.broker.drain_timeout_ms / 1000
+
+        def left_s() -> float:
+            return max(LAST_STEPS_S, deadline - clock.monotonic())
+
+        async with AsyncExitStack() as steps:  # the last one first
+            steps.push_async_callback(self._http.stop)
+            steps.push_async_callback(lambda: self._incarnations.stop(limit_s=left_s()))
+            steps.push_async_callback(lambda: self._services.stop(drain_ms=round(left_s() * 1000)))
+            steps.push_async_callback(lambda: self._server.drain(left_s()))
+            steps.push_async_callback(lambda: self._incarnations.withdraw(limit_s=left_s()))
 
     async def _join(self) -> Membership:
         network, runtime = self._settings.network, self._runtime

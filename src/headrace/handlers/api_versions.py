@@ -30,7 +30,9 @@ class ApiVersions:
         """Answer with the table."""
         if request.client_software_name:
             software = f"{request.client_software_name} {request.client_software_version}"
-            node.log.debug("a client said hello", peer=call.peer, software=one_line(software, max_chars=100))
+            node.log.debug(
+                "a client said hello", peer=call.peer, software=one_line(software, max_chars=MAX_SOFTWARE_CHARS)
+            )
         return self._answer(ErrorCode.NONE)
 
     def refused(self, call: Call, request: ApiVersionsRequest, refusal: Refusal) -> ApiVersionsResponse:

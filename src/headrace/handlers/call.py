@@ -61,7 +61,7 @@ class HangUp(Exception):
         self.kind = kind
 
 
-def refusal_of(error: Exception) -> Refusal:
+def refusal_of(error: BaseException) -> Refusal:
     """Return what a client hears of an error: retriable codes for what may pass, clear ones for what will not."""
     match error:
         case Refused():

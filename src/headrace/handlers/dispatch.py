@@ -116,16 +116,24 @@ class Dispatcher:
             if promise.done():
                 return
             try:
-                message = done.result()
-            except HangUp as error:
-                promise.set_exception(error)
-                return
+                promise.set_result(self._kept(api, call, request, correlation_id, done))
             except Exception as error:
-                message = self._refused(api, call, request, error)
-            promise.set_result(self._encoded(api, call, request, correlation_id, message))
+                # A promise that stays open would hold up every answer behind it: who waits for it decides what to do.
+                promise.set_exception(error)
 
         response.add_done_callback(fulfil)
         return promise
+
+    def _kept(
+        self, api: Api, call: Call, request: Any, correlation_id: int, done: "asyncio.Future[Any]"
+    ) -> Buffers | None:
+        try:
+            message = done.result()
+        except HangUp:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            message = self._refused(api, call, request, error)
+        return self._encoded(api, call, request, correlation_id, message)
 
     def _encoded(self, api: Api, call: Call, request: Any, correlation_id: int, response: Any) -> Buffers | None:
         metrics = self._metrics[api.key]
@@ -140,7 +148,7 @@ class Dispatcher:
         metrics.bytes_out.inc(sum(map(len, buffers)))
         return buffers
 
-    def _refused(self, api: Api, call: Call, request: Any, error: Exception) -> Any:
+    def _refused(self, api: Api, call: Call, request: Any, error: BaseException) -> Any:
         refusal = refusal_of(error)
         if isinstance(error, WireError):
             # An answer that cannot be written is a mistake of ours, not of the client's.

@@ -22,4 +22,9 @@ async def handle(node: Node, call: Call, request: InitProducerIdRequest) -> Init
 
 
 def refused(call: Call, request: InitProducerIdRequest, refusal: Refusal) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=refusal.code, producer_id=-1, producer_epoch=-1)
+    code = refusal.code
+    if code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT):
+        # Older Java clients give an idempotent producer up for any other code. This is what Kafka answers, too, while
+        # it has no ids to give; an id that may be lost in an unknown outcome does no harm.
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)

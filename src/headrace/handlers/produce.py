@@ -30,6 +30,7 @@ from headrace.records.problems import InvalidBatch, Problem
 from headrace.wire.messages import ZERO_UUID, ProduceRequest, ProduceResponse
 
 FIRST_WITH_BATCHES = 3
+FIRST_WITH_STORAGE_ERROR = 4
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_TOPIC_IDS = 13
 
@@ -87,7 +88,7 @@ async def handle(
     parts = [slot.part for group in slots for slot in group if slot.part is not None]
     appended = await _append(node, call, request, parts) if parts else None
     if request.acks == 0:
-        _hang_up_if_refused(slots)
+        _hang_up_if_refused(slots, appended)
         return None
     if not isinstance(appended, Appended):
         return _shape(call, request, slots, appended)
@@ -183,8 +184,12 @@ def _promise(
 
     def answer() -> None:
         timer.cancel()
-        if not promise.done():
+        if promise.done():
+            return
+        try:
             promise.set_result(_shape(call, request, slots, appended))
+        except Exception as error:  # Whatever it is, whoever waits for the answer must hear of it.
+            promise.set_exception(error)
 
     timer = loop.call_later(_left_s(node, call, request), answer)
     appended.done.add_done_callback(lambda _: answer())
@@ -202,9 +207,9 @@ def _shape(
         for slot in group:
             result = None if slot.part is None or results is None else next(results)
             if slot.refusal is not None:
-                answers.append(_refused_partition(slot.index, slot.refusal))
+                answers.append(_refused_partition(call, slot.index, slot.refusal))
             elif isinstance(outcome, Refusal):
-                answers.append(_refused_partition(slot.index, outcome))
+                answers.append(_refused_partition(call, slot.index, outcome))
             else:
                 answers.append(_answered_partition(call, slot, result))
         responses.append(
@@ -217,14 +222,14 @@ def _answered_partition(
     call: Call, slot: _Slot, result: PartResult | HeadraceError | None
 ) -> ProduceResponse.PartitionProduceResponse:
     if result is None:
-        return _refused_partition(slot.index, Refusal(ErrorCode.REQUEST_TIMED_OUT))
+        return _refused_partition(call, slot.index, Refusal(ErrorCode.REQUEST_TIMED_OUT))
     if isinstance(result, HeadraceError):
-        return _refused_partition(slot.index, refusal_of(result))
+        return _refused_partition(call, slot.index, refusal_of(result))
     code = _CODE_OF_STATUS[result.status]
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and call.version >= FIRST_WITH_TOPIC_IDS:
         code = ErrorCode.UNKNOWN_TOPIC_ID
     if code is not ErrorCode.NONE:
-        return _refused_partition(slot.index, Refusal(code))
+        return _refused_partition(call, slot.index, Refusal(code))
     return ProduceResponse.PartitionProduceResponse(
         index=slot.index,
         base_offset=result.base_offset,
@@ -233,13 +238,19 @@ def _answered_partition(
     )
 
 
-def _refused_partition(index: int, refusal: Refusal) -> ProduceResponse.PartitionProduceResponse:
+def _refused_partition(call: Call, index: int, refusal: Refusal) -> ProduceResponse.PartitionProduceResponse:
+    code = refusal.code
+    if code is ErrorCode.KAFKA_STORAGE_ERROR and call.version < FIRST_WITH_STORAGE_ERROR:
+        # Clients of that time take a code they do not know for the end, and this one for "ask again where to send".
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ProduceResponse.PartitionProduceResponse(
-        index=index, error_code=refusal.code, base_offset=-1, error_message=refusal.message
+        index=index, error_code=code, base_offset=-1, error_message=refusal.message
     )
 
 
-def _hang_up_if_refused(slots: list[list[_Slot]]) -> None:
+def _hang_up_if_refused(slots: list[list[_Slot]], appended: Appended | Refusal | None) -> None:
+    if isinstance(appended, Refusal):
+        raise HangUp("produce", f"the log did not take a request without acknowledgement: {appended.message}")
     for group in slots:
         for slot in group:
             if slot.refusal is not None:
@@ -255,7 +266,7 @@ def refused(call: Call, request: ProduceRequest, refusal: Refusal) -> ProduceRes
             ProduceResponse.TopicProduceResponse(
                 name=sent.name,
                 topic_id=sent.topic_id or ZERO_UUID,
-                partition_responses=[_refused_partition(data.index, refusal) for data in sent.partition_data],
+                partition_responses=[_refused_partition(call, data.index, refusal) for data in sent.partition_data],
             )
             for sent in request.topic_data
         ]

@@ -9,7 +9,7 @@ one takes anything.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
 from headrace.cluster.membership import Membership
@@ -62,26 +62,27 @@ class Incarnations:
         if self._writer is not None:
             await self._writer.tick()
 
-    async def withdraw(self) -> None:
+    async def withdraw(self, *, limit_s: float) -> None:
         """Give up the place in the cluster, so that clients move on, and begin no further incarnation."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
         if self._membership is not None:
-            await self._membership.unregister()
+            await self._within(limit_s, self._membership.unregister())
 
-    async def stop(self) -> None:
-        """Answer what was taken, seal, and leave."""
-        self._log_in.use(None)
-        if self._writer is not None:
-            await self._close(self._writer)
-        if self._membership is not None:
-            await self._membership.leave()
+    async def stop(self, *, limit_s: float) -> None:
+        """Answer what was taken, seal, and leave; after `limit_s` the rest is left to collectors and timeouts.
+
+        Without a limit, a store that is away would keep the process from ending.
+        """
+        await self._within(limit_s, self._end())
 
     async def wait(self) -> None:
-        """Wait for the end; raise why, if it was a failure."""
+        """Wait for the end; raise why, if it was a failure. Who stops waiting changes nothing."""
         assert self._following is not None, "started"
-        await self._following
+        await asyncio.wait([self._following])
+        if not self._following.cancelled():
+            self._following.result()
 
     async def _begin(self) -> None:
         membership = await self._join()
@@ -114,13 +115,19 @@ class Incarnations:
                 loss.cancel()
 
     async def _end(self) -> None:
-        """Let go of an incarnation; what its writer had taken is answered, one way or the other."""
-        assert self._membership is not None and self._writer is not None
+        """Let go of an incarnation; what its writer had taken is answered, one way or the other.
+
+        If this is broken off, `stop` begins it anew: each step may be repeated.
+        """
         self._log_in.use(None)
-        membership, self._membership = self._membership, None
-        writer, self._writer = self._writer, None
-        await membership.leave()
-        await self._close(writer)
+        if self._membership is not None:
+            await self._membership.unregister()
+        if self._writer is not None:
+            # Before the session ends: the writers of ended sessions are retired, and could commit no more.
+            await self._close(self._writer)
+        if self._membership is not None:
+            await self._membership.leave()
+        self._membership = self._writer = None
 
     async def _close(self, writer: LogWriter) -> None:
         try:
@@ -136,6 +143,21 @@ class Incarnations:
             except (Retryable, OutcomeUnknown, Fenced) as error:
                 self._log.warning("this broker could not join its cluster yet and tries again", error=error)
                 await self._clock.sleep(REJOIN_PAUSE_S)
+
+    async def _within(self, limit_s: float, work: Coroutine[None, None, None]) -> None:
+        """Do something, or break it off when the time is up."""
+        working = asyncio.create_task(work)
+        timer = asyncio.create_task(self._clock.sleep(limit_s))
+        try:
+            await asyncio.wait([working, timer], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                self._log.warning("this broker could not leave its cluster in time; its session will time out")
+        finally:
+            working.cancel()
+            timer.cancel()
+            await asyncio.wait([working, timer])
+        if not working.cancelled():
+            working.result()
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
         while True:

@@ -26,6 +26,11 @@ class NewPart:
     data: memoryview
     batches: Sequence[BatchSummary]
 
+    @property
+    def producer(self) -> tuple[StreamId, ProducerId] | None:
+        """Whose sequence on which stream the batches continue; `None` for a producer without sequences."""
+        return _producer(self.stream, self.batches)
+
 
 class Appended:
     """One request's parts on their way: `done` is set when each of them has its result, in the order of the parts."""
@@ -64,8 +69,7 @@ class Offer:
     @property
     def producer(self) -> tuple[StreamId, ProducerId] | None:
         """Whose sequence on which stream the batches continue; `None` for a producer without sequences."""
-        producer_id = self.batches[0].producer_id
-        return None if producer_id < 0 else (self.stream, producer_id)
+        return _producer(self.stream, self.batches)
 
 
 class GivenUp:
@@ -73,20 +77,21 @@ class GivenUp:
 
     What the producer sent behind it may come in any time later: it was sent before the producer could know. The rule
     asks only where a stream has no state of the producer, so what is forgotten here, or done through another broker,
-    does no harm.
+    does no harm. All writers of a process share one: what the last one gave up may come to the next.
     """
 
     def __init__(self) -> None:
         self._first: OrderedDict[tuple[StreamId, ProducerId], BatchSummary] = OrderedDict()
 
-    def note(self, offer: Offer) -> None:
-        """Remember an offer that was given up, unless an earlier one is remembered."""
-        if offer.producer is None:
+    def note(self, offer: "Offer | NewPart") -> None:
+        """Remember an offer that was given up, or never taken, unless an earlier one is remembered."""
+        producer = offer.producer
+        if producer is None:
             return
-        known = self._first.get(offer.producer)
+        known = self._first.get(producer)
         batch = offer.batches[0]
-        if known is None or _position(batch) < _position(known):
-            self._first[offer.producer] = batch
+        if known is None or _comes_before(batch, known):
+            self._first[producer] = batch
             if len(self._first) > MAX_GIVEN_UP:
                 self._first.popitem(last=False)
 
@@ -105,5 +110,13 @@ class GivenUp:
         return known.base_sequence
 
 
-def _position(batch: BatchSummary) -> tuple[int, int]:
-    return batch.producer_epoch, batch.base_sequence
+def _producer(stream: StreamId, batches: Sequence[BatchSummary]) -> tuple[StreamId, ProducerId] | None:
+    producer_id = batches[0].producer_id
+    return None if producer_id < 0 else (stream, producer_id)
+
+
+def _comes_before(batch: BatchSummary, known: BatchSummary) -> bool:
+    """Say whether a producer must begin with this batch rather than with the known one: newer epoch, or earlier."""
+    if batch.producer_epoch != known.producer_epoch:
+        return batch.producer_epoch > known.producer_epoch
+    return batch.base_sequence < known.base_sequence

@@ -71,6 +71,7 @@ class LogWriter:
         limits: WriterLimits,
         cache: IndexCache | None = None,
         tail: Tail | None = None,
+        given_up: GivenUp | None = None,
     ) -> None:
         self._keys = keys
         self._writer = writer
@@ -87,7 +88,7 @@ class LogWriter:
         self._next_frame = 0
         self._in_flight: dict[asyncio.Task[None], Frame] = {}
         self._predecessor: asyncio.Task[None] | None = None
-        self._given_up = GivenUp()
+        self._given_up = GivenUp() if given_up is None else given_up
         self._settler = Settler(
             keys=keys,
             writer=writer,
@@ -170,7 +171,8 @@ class LogWriter:
         self._is_closing = True
         self._wakeup.set()
         if self._flusher is not None:
-            await self._flusher
+            # Who stops waiting for the end must not break it off: what was taken has to be answered.
+            await asyncio.shield(self._flusher)
 
     async def close(self) -> None:
         """Drain, seal what is open and leave: the clean end of an incarnation."""

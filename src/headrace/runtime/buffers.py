@@ -9,6 +9,7 @@ object that every view keeps alive does, in its finaliser, which may run on any 
 """
 
 import ctypes
+import mmap
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -27,11 +28,11 @@ class BufferPool:
 
     def __init__(self, *, max_idle_bytes: int) -> None:
         self._max_idle_bytes = max_idle_bytes
-        self._idle: dict[int, list[bytearray]] = {}
+        self._idle: dict[int, list[mmap.mmap]] = {}
         self._idle_bytes = 0
         self._leased_bytes = 0
         # Appending to a deque is the one step that a finaliser takes: it needs no lock on any thread.
-        self._returned: deque[bytearray] = deque()
+        self._returned: deque[mmap.mmap] = deque()
 
     @property
     def idle_bytes(self) -> int:
@@ -54,7 +55,8 @@ class BufferPool:
             memory = idle.pop()
             self._idle_bytes -= capacity_bytes
         else:
-            memory = bytearray(capacity_bytes)
+            # Unlike a bytearray, it is not filled with zeros here: the first byte received into a page makes it.
+            memory = mmap.mmap(-1, capacity_bytes)
         owner = _owner_type(capacity_bytes).from_buffer(memory)
         owner.give_back = self._returned.append
         owner.memory = memory

@@ -4,9 +4,10 @@ The simulation runs the same code with `InlineExecutor`, so that no thread makes
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -24,16 +25,89 @@ class Executor(Protocol):
 
 
 class ThreadExecutor:
-    """Runs work on its own small pool of named threads."""
+    """Runs work on its own small pool of named threads, which start when they are first needed.
+
+    Every flush crosses to a thread and back several times, so the way is short: a queue there, one call back. The
+    standard pool does the same with locks, semaphores and a future of its own per call, at twice the cost.
+    """
 
     def __init__(self, name: str, *, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"headrace-{name}")
+        self._name = name
+        self._max_threads = threads
+        self._threads: list[threading.Thread] = []
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._idle = 0
+        self._is_closed = False
+        self._lock = threading.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError(f"the executor {self._name} is closed")
+            if self._idle > 0:
+                self._idle -= 1
+            elif len(self._threads) < self._max_threads:
+                self._begin_thread()
+            self._work.put(_Work(work, loop, done))
+        return await done
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True)
+        with self._lock:
+            self._is_closed = True
+            threads, self._threads = self._threads, []
+        for _ in threads:
+            self._work.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _begin_thread(self) -> None:
+        name = f"headrace-{self._name}_{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work.perform()
+            # What was worked on must not stay alive until the next work comes: it may hold buffers.
+            del work
+            with self._lock:
+                self._idle += 1
+
+
+class _Work:
+    """One call on its way to a thread and back."""
+
+    __slots__ = ("_call", "_done", "_loop")
+
+    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]") -> None:
+        self._call = call
+        self._loop = loop
+        self._done = done
+
+    def perform(self) -> None:
+        """Do it, and bring the outcome back to the loop; a loop that is gone has nobody who waits."""
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = self._call()
+        except BaseException as raised:  # It belongs to whoever waits; this thread goes on.
+            error = raised
+        if not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._settle, result, error)
+            except RuntimeError:
+                return
+
+    def _settle(self, result: Any, error: BaseException | None) -> None:
+        if self._done.done():  # cancelled meanwhile
+            return
+        if error is None:
+            self._done.set_result(result)
+        else:
+            self._done.set_exception(error)
 
 
 class InlineExecutor:

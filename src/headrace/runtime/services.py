@@ -1,7 +1,7 @@
 """Background services: what runs beside the requests, and how all of it starts, drains and stops.
 
-A `Ticker` does one thing again and again. What its tick may raise, and what happens then:
-- a `HeadraceError`: logged and counted; the next tick tries anew.
+A `Ticker` does one thing again and again, a `Follower` goes on for ever. What they may raise, and what happens then:
+- a `HeadraceError`: logged and counted; the next tick tries anew, the follower begins again.
 - `Fenced` or `Unusable`: somebody else acts now, or the store cannot be trusted. A tick that can answer for
   being fenced catches it itself; from one that cannot, the service ends, and `wait` raises.
 - anything else is a mistake of ours: the service ends, loudly, and `wait` raises. So does a cancellation that
@@ -62,7 +62,54 @@ class TickMetrics:
         )
 
 
-class Ticker:
+class _Runner:
+    """One task from start to stop, whose end by itself is told loudly."""
+
+    def __init__(self, name: str, *, clock: Clock, log: Log, metrics: TickMetrics) -> None:
+        self.name = name
+        self._clock = clock
+        self._log = log.bind(service=name)
+        self._ticks = {outcome: metrics.ticks.of(name, outcome) for outcome in OUTCOMES}
+        self._task: asyncio.Task[None] | None = None
+        self._is_ending = False
+        self._failure: BaseException | None = None
+
+    async def start(self) -> None:
+        """Begin."""
+        assert self._task is None, f"{self.name} was started twice"
+        self._task = asyncio.create_task(self._run(), name=f"headrace-{self.name}")
+        self._task.add_done_callback(self._note_end)
+
+    async def stop(self) -> None:
+        """Break off what is under way."""
+        self._is_ending = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def wait(self) -> None:
+        """Return when the service was drained or stopped; raise why, if it ended by itself."""
+        assert self._task is not None, f"{self.name} was not started"
+        await asyncio.wait({self._task})
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            if self._is_ending:
+                return
+            self._failure = Unusable(f"service {self.name} was cancelled, and not by its stop: restart the process")
+        else:
+            self._failure = task.exception()
+        if self._failure is not None:
+            self._ticks["ended"].inc()
+            self._log.error("a service has ended", exc_info=self._failure)
+
+
+class Ticker(_Runner):
     """Calls `tick`, waits for its end, pauses for the interval, and so on.
 
     The first pause is a random part of the interval: brokers that start together spread out.
@@ -79,23 +126,11 @@ class Ticker:
         log: Log,
         metrics: TickMetrics,
     ) -> None:
-        self.name = name
+        super().__init__(name, clock=clock, log=log, metrics=metrics)
         self._tick = tick
         self._interval_seconds = interval_ms / 1000
-        self._clock = clock
         self._rng = rng
-        self._log = log.bind(service=name)
-        self._ticks = {outcome: metrics.ticks.of(name, outcome) for outcome in OUTCOMES}
-        self._task: asyncio.Task[None] | None = None
         self._is_ticking = False
-        self._is_ending = False
-        self._failure: BaseException | None = None
-
-    async def start(self) -> None:
-        """Begin ticking."""
-        assert self._task is None, f"{self.name} was started twice"
-        self._task = asyncio.create_task(self._run(), name=f"headrace-{self.name}")
-        self._task.add_done_callback(self._note_end)
 
     async def drain(self) -> None:
         """Let a tick under way end, and begin no other."""
@@ -104,20 +139,6 @@ class Ticker:
             await self.stop()
         elif self._task is not None:
             await asyncio.wait({self._task})
-
-    async def stop(self) -> None:
-        """Break off the tick under way, if there is one."""
-        self._is_ending = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-
-    async def wait(self) -> None:
-        """Return when the ticker was drained or stopped; raise why, if it ended by itself."""
-        assert self._task is not None, f"{self.name} was not started"
-        await asyncio.wait({self._task})
-        if self._failure is not None:
-            raise self._failure
 
     async def _run(self) -> None:
         pause = self._rng.uniform(0, self._interval_seconds)
@@ -139,20 +160,12 @@ class Ticker:
         else:
             self._ticks["ok"].inc()
 
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            if self._is_ending:
-                return
-            self._failure = Unusable(f"service {self.name} was cancelled, and not by its stop: restart the process")
-        else:
-            self._failure = task.exception()
-        if self._failure is not None:
-            self._ticks["ended"].inc()
-            self._log.error("a service has ended", exc_info=self._failure)
 
+class Follower(_Runner):
+    """Runs one coroutine for ever: a watch, a reaper. When it fails and may be tried again, it is begun anew.
 
-class Follower:
-    """Runs one coroutine for ever: a watch, a reaper. When it fails and may be tried again, it is begun anew."""
+    What it may raise is what a tick may raise; that it returns is a failure, too.
+    """
 
     def __init__(
         self,
@@ -163,38 +176,12 @@ class Follower:
         log: Log,
         metrics: TickMetrics,
     ) -> None:
-        self.name = name
+        super().__init__(name, clock=clock, log=log, metrics=metrics)
         self._follow = follow
-        self._clock = clock
-        self._log = log.bind(service=name)
-        self._failed = metrics.ticks.of(name, "failed")
-        self._task: asyncio.Task[None] | None = None
-        self._is_ending = False
-
-    async def start(self) -> None:
-        """Begin to follow."""
-        assert self._task is None, f"{self.name} was started twice"
-        self._task = asyncio.create_task(self._run(), name=f"headrace-{self.name}")
 
     async def drain(self) -> None:
         """Stop: what follows has no work of its own to finish."""
         await self.stop()
-
-    async def stop(self) -> None:
-        """Break off."""
-        self._is_ending = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-
-    async def wait(self) -> None:
-        """Return when it was stopped; raise why, if it ended by itself."""
-        assert self._task is not None, f"{self.name} was not started"
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.result()
-        elif not self._is_ending:
-            raise Unusable(f"service {self.name} was cancelled, and not by its stop: restart the process")
 
     async def _run(self) -> None:
         while True:
@@ -203,7 +190,7 @@ class Follower:
             except (Fenced, Unusable):
                 raise
             except HeadraceError as error:
-                self._failed.inc()
+                self._ticks["failed"].inc()
                 self._log.warning("following failed and will be tried again", error=error)
                 await self._clock.sleep(FOLLOW_AGAIN_S)
             else:

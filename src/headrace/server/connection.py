@@ -367,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         limits = self._server.limits
         wanted = _SIZE.size if self._frame is None else len(self._frame)
         there = len(self._prefix) if self._frame is None else self._filled
-        allowed_s = limits.slow_read_timeout_s + wanted / limits.slowest_bytes_per_second
+        allowed_s = limits.slow_read_timeout_s + there / limits.slowest_bytes_per_second
         began_at = self.last_active_at if self._frame is None else self._frame_began_at
         if now - self.last_active_at > limits.slow_read_timeout_s or now - began_at > allowed_s:
             self.hang_up("slow-frame", f"{there} of {wanted} bytes of a frame came in {now - began_at:.0f} s")

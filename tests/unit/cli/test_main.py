@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from headrace import __version__
-from headrace.broker.storage import Runtime
 from headrace.cli import main as cli
 from headrace.cli.main import run
 from headrace.cli.options import OPTION_OF_KEY
 from headrace.errors import Corrupt, Invalid, OutcomeUnknown, Retryable
-from headrace.settings import Settings, all_settings
+from headrace.settings import HeadraceConfiguration, all_settings
+from tests.servers.headrace import running_headrace
 
 PROGRAM = "from headrace.cli.main import main; main()"
 
@@ -39,27 +40,28 @@ def _headrace(*arguments: str, **environment: str) -> "subprocess.CompletedProce
     )
 
 
-def test_serve_proves_its_stores_and_says_that_there_is_no_broker_yet(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    ended = _headrace("serve", "--data-dir", str(data_dir), HEADRACE_LOGGING_LEVEL="debug")
-    assert ended.returncode == 0
-    assert (data_dir / "meta.db").exists() and (data_dir / "objects").is_dir()
-    assert "Record decoder: " in ended.stdout
-    assert "not built yet" in ended.stdout
-    assert {setting.key for setting in all_settings()} <= set(ended.stdout.split())
-    events = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
-    assert [event for event in events if event in ("settings loaded", "stores proved")] == [
-        "settings loaded",
-        "stores proved",
-    ]
+def test_serve_says_in_one_line_that_it_is_ready_and_leaves_with_zero(tmp_path: Path) -> None:
+    with running_headrace(tmp_path / "data") as broker:
+        assert (broker.data_dir / "meta.db").exists() and (broker.data_dir / "objects").is_dir()
+        assert broker.terminate() == 0
+    lines = [line for line in broker.log if "is ready" in line]
+    assert len(lines) == 1 and f"headrace {__version__}" in lines[0]
+
+
+def test_serve_refuses_an_address_that_is_taken_and_says_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = _headrace("serve", "--data-dir", str(tmp_path), "--kafka", address, "--http", "127.0.0.1:0")
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert address in line and "--kafka" in line
 
 
 def test_serve_takes_every_option_of_the_design_and_names_it_as_the_source(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody_is_there(settings: Settings, runtime: Runtime) -> None: ...
-
-    monkeypatch.setattr("headrace.cli.main.prove_stores", nobody_is_there)
+    served: list[HeadraceConfiguration] = []
+    monkeypatch.setattr("headrace.cli.serve.serve_until_told", served.append)
     config = tmp_path / "headrace.toml"
     config.write_text("message.max.bytes = 2048")
     given = {
@@ -75,14 +77,12 @@ def test_serve_takes_every_option_of_the_design_and_names_it_as_the_source(
         "--set": "num.partitions=5",
     }
     assert run(["serve", *(word for pair in given.items() for word in pair)]) == 0
-    printed = capsys.readouterr().out
-    rows = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
+    origins = {origin.setting.key: origin for origin in served[0].origins}
     for key, option in OPTION_OF_KEY.items():
-        assert rows[key].split()[-1] == option
-        assert given[option].replace("me:hunter2", "***") in rows[key]
-    assert "2048" in rows["message.max.bytes"] and str(config) in rows["message.max.bytes"]
-    assert "5" in rows["num.partitions"] and "--set" in rows["num.partitions"]
-    assert "hunter2" not in printed
+        assert origins[key].source == option
+        assert origins[key].shown == given[option].replace("me:hunter2", "***")
+    assert origins["message.max.bytes"].value == 2048 and str(config) in origins["message.max.bytes"].source
+    assert origins["num.partitions"].value == 5 and "--set" in origins["num.partitions"].source
 
 
 def test_a_line_in_a_pipe_never_wraps(capsys: pytest.CaptureFixture[str]) -> None:

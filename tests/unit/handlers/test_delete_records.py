@@ -43,6 +43,15 @@ async def test_every_version_moves_the_beginning(version: int) -> None:
     assert (await kit.log.head(stream)).log_start == 7
 
 
+async def test_this_broker_serves_nothing_below_the_new_beginning_once_it_has_answered() -> None:
+    kit = AdminNode()
+    stream = await kit.filled("a", batches=2)
+    await kit.node.index.fresh_head(stream)
+    assert await deleted(kit, ("a", 0, 7)) == [(7, 0)]
+    head = kit.node.index.view.head(stream)
+    assert head is not None and head.log_start == 7, "a fetch plans with this head, without asking the store"
+
+
 async def test_minus_one_is_the_end_as_the_store_knows_it() -> None:
     kit = AdminNode()
     stream = await kit.filled("a")

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -10,7 +11,7 @@ from headrace.errors import Corrupt, Fenced, HeadraceError, OutcomeUnknown, Retr
 from headrace.runtime.logs import open_log
 from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import seeded_rng
-from headrace.runtime.services import JITTER, Services, Ticker, TickMetrics
+from headrace.runtime.services import FOLLOW_AGAIN_S, JITTER, Follower, Services, Ticker, TickMetrics
 from headrace.testing.clock import ManualClock
 
 INTERVAL_MS = 1000
@@ -46,6 +47,9 @@ class Bench:
             log=self.log,
             metrics=self._tick_metrics,
         )
+
+    def follower(self, follow: Callable[[], Awaitable[object]]) -> Follower:
+        return Follower("folder", follow, clock=self.clock, log=self.log, metrics=self._tick_metrics)
 
     def logged(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
@@ -272,3 +276,116 @@ async def test_waiting_for_a_group_returns_when_all_were_stopped(bench: Bench) -
     await bench.clock.settle()
     await group.stop(drain_ms=0)
     await waiting
+
+
+# Followers
+
+
+class Following:
+    """A coroutine that goes on for ever, unless the test has it fail."""
+
+    def __init__(self, *failures: BaseException | None) -> None:
+        self.failures = list(failures)
+        self.begun = 0
+        self.cancelled = 0
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        if self.failures:
+            failure = self.failures.pop(0)
+            if failure is None:
+                return
+            raise failure
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+async def test_follower_goes_on_until_it_is_stopped(bench: Bench) -> None:
+    follow = Following()
+    follower = bench.follower(follow)
+    await follower.start()
+    waiting = asyncio.create_task(follower.wait())
+    await bench.clock.advance(1000)
+    assert not waiting.done()
+    await follower.stop()
+    await waiting
+    await follower.stop()
+    assert (follow.begun, follow.cancelled) == (1, 1) and bench.logged() == []
+
+
+async def test_follower_has_nothing_to_drain(bench: Bench) -> None:
+    follow = Following()
+    follower = bench.follower(follow)
+    await follower.start()
+    await bench.clock.settle()
+    await follower.drain()
+    assert follow.cancelled == 1
+    await follower.wait()
+
+
+@pytest.mark.parametrize("error", [Retryable("away"), OutcomeUnknown("hm"), Corrupt("bad row"), HeadraceError("x")])
+async def test_follower_that_failed_begins_anew_after_a_pause(bench: Bench, error: HeadraceError) -> None:
+    follow = Following(error, error)
+    follower = bench.follower(follow)
+    await follower.start()
+    await bench.clock.settle()
+    assert follow.begun == 1
+    await bench.clock.advance(FOLLOW_AGAIN_S)
+    assert follow.begun == 2
+    await bench.clock.advance(FOLLOW_AGAIN_S)
+    assert follow.begun == 3 and bench.count("failed") == 2
+    assert [line["level"] for line in bench.logged()] == ["warning", "warning"]
+    await follower.stop()
+    await follower.wait()
+
+
+@pytest.mark.parametrize("error", [Fenced("gone"), Unusable("disk"), KeyError("our mistake"), AssertionError("ours")])
+async def test_follower_ends_loudly_with_what_it_cannot_answer_for(bench: Bench, error: Exception) -> None:
+    follower = bench.follower(Following(error))
+    await follower.start()
+    with pytest.raises(type(error)):
+        await follower.wait()
+    assert bench.count("ended") == 1
+    [line] = bench.logged()
+    assert line["level"] == "error" and line["service"] == "folder" and "traceback" in line
+    await follower.drain()
+    await follower.stop()
+
+
+async def test_follower_that_comes_to_an_end_has_failed(bench: Bench) -> None:
+    follower = bench.follower(Following(None))
+    await follower.start()
+    with pytest.raises(Unusable, match="folder has come to an end"):
+        await follower.wait()
+    assert bench.count("ended") == 1
+
+
+async def test_follower_that_nobody_here_cancelled_has_failed(bench: Bench) -> None:
+    follower = bench.follower(Following(asyncio.CancelledError()))
+    await follower.start()
+    with pytest.raises(Unusable, match="folder was cancelled"):
+        await follower.wait()
+    assert bench.count("ended") == 1
+
+
+async def test_failure_that_nobody_waited_for_is_logged_all_the_same(bench: Bench) -> None:
+    follower = bench.follower(Following(KeyError("ours")))
+    await follower.start()
+    await bench.clock.settle()
+    assert [line["level"] for line in bench.logged()] == ["error"]
+    await follower.stop()
+
+
+async def test_failing_follower_ends_its_group(bench: Bench) -> None:
+    healthy, failing = Following(), Following(Retryable("away"), Unusable("the disk"))
+    services = Services([bench.follower(healthy), bench.follower(failing)], clock=bench.clock, log=bench.log)
+    await services.start()
+    waiting = asyncio.create_task(services.wait())
+    await bench.clock.advance(FOLLOW_AGAIN_S)
+    with pytest.raises(Unusable, match="the disk"):
+        await waiting
+    await services.stop(drain_ms=1000)
+    assert healthy.cancelled == 1

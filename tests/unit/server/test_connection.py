@@ -330,6 +330,19 @@ async def test_frame_that_trickles_in_ends_its_connection() -> None:
         assert [line["kind"] for line in made.lines] == ["slow-frame"]
 
 
+async def test_frame_that_announces_much_and_trickles_in_does_not_hold_its_memory_for_long() -> None:
+    async with kit(replace(LIMITS, slow_read_timeout_s=1.0, slowest_bytes_per_second=10_000)) as made:
+        client = await made.client()
+        await client.send(struct.pack(">ih", LIMITS.max_frame_bytes, 1))
+        with pytest.raises((AssertionError, ConnectionError, RuntimeError)):
+            for _ in range(1000):
+                await client.send(b"x")
+                await asyncio.sleep(0.02)
+                assert not client.reader.at_eof()
+        assert [line["kind"] for line in made.lines] == ["slow-frame"]
+        assert made.taken_bytes() == 0
+
+
 async def test_idle_connection_is_closed() -> None:
     async with kit(replace(LIMITS, idle_timeout_s=0.1)) as made:
         client = await made.client()

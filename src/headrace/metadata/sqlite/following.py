@@ -27,7 +27,7 @@ POLL_S = 0.01
 """How often to look where there is no inotify, as long as somebody watches."""
 
 MIN_GAP_S = 0.004
-MAX_GAP_S = 0.02
+MAX_GAP_S = 0.05
 """Between two looks: a process that commits a thousand times a second wakes itself and others this often. As long as
 looks find nothing but this process's own commits, the gap grows from one to the other."""
 

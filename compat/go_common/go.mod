@@ -1,0 +1,3 @@
+module headrace/compat/common
+
+go 1.24
