@@ -14,6 +14,7 @@ from headrace.fetch.sessions import FetchSessions, SessionLimits
 from headrace.fetch.tail import TailCache
 from headrace.fetch.timestamps import TimestampFinder
 from headrace.gc.collecting import Collector, CollectorLimits
+from headrace.gc.expiring import ProducerExpirer
 from headrace.gc.folding import Folder, FoldLimits
 from headrace.gc.sweeping import Sweeper
 from headrace.gc.trimming import Trimmer
@@ -57,12 +58,15 @@ WRITERS_PER_TICK = 1000
 ENTRIES_PER_TRIM = 300
 TRIMS_PER_TOPIC = 20
 DELETED_TOPICS_PER_TICK = 20
+STREAMS_PER_EXPIRY = 50
+PRODUCERS_PER_STEP = 200
 
 FOLD_INTERVAL_MS = 200
 COLLECT_INTERVAL_MS = 5_000
 SWEEP_INTERVAL_MS = 60_000
 REMOVE_INTERVAL_MS = 1_000
 SEAL_INTERVAL_MS = 1_000
+EXPIRE_INTERVAL_MS = 30_000
 GAUGES_INTERVAL_MS = 1_000
 
 
@@ -252,6 +256,15 @@ def keepers(
         remove=trimmer.remove,
         limits=RemoverLimits(topics_per_tick=DELETED_TOPICS_PER_TICK, steps_per_topic=TRIMS_PER_TOPIC),
     )
+    expirer = ProducerExpirer(
+        keys=keys,
+        metadata=metadata,
+        clock=clock,
+        streams=lambda: [stream for topic in node.topics.known() for stream in topic.streams],
+        expiration_ms=settings.topics.producer_id_expiration_ms,
+        streams_per_tick=STREAMS_PER_EXPIRY,
+        producers_per_step=PRODUCERS_PER_STEP,
+    )
     reaper = SessionReaper(metadata, clock)
 
     def follower(name: str, follow: Callable[[], Awaitable[object]]) -> Follower:
@@ -272,5 +285,6 @@ def keepers(
         ticker("collector", collector.tick, COLLECT_INTERVAL_MS),
         ticker("sweeper", sweeper.tick, SWEEP_INTERVAL_MS),
         ticker("topic-remover", remover.tick, REMOVE_INTERVAL_MS),
+        ticker("producer-expirer", expirer.tick, EXPIRE_INTERVAL_MS),
         ticker("gauges", gauges.tick, GAUGES_INTERVAL_MS),
     ]
