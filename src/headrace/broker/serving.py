@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.broker.assembly import assemble, keepers, make_writer
 from headrace.broker.storage import Runtime, Storage, opened_storage
@@ -18,8 +19,6 @@ from headrace.cluster.membership import Membership, Place
 from headrace.cluster.node_lock import NodeLock
 from headrace.handlers.dispatch import Dispatcher
 from headrace.handlers.table import TABLE, warm_up
-from headrace.http_api.readiness import presence_check, store_checks
-from headrace.http_api.server import HttpServer
 from headrace.produce.incarnations import Incarnations
 from headrace.runtime.buffers import BufferPool
 from headrace.runtime.executor import Executor, ThreadExecutor
@@ -29,6 +28,9 @@ from headrace.server.limits import ServerLimits
 from headrace.server.listener import KafkaServer, ServerMetrics
 from headrace.settings import HeadraceConfiguration
 from headrace.settings.network import NetworkSettings
+
+if TYPE_CHECKING:
+    from headrace.http_api.server import HttpServer
 
 WORK_THREADS = 2
 """Threads for what would keep the event loop waiting: opening and recompressing batches, old message sets."""
@@ -148,19 +150,7 @@ class Broker:
             clock=runtime.clock,
             log=runtime.log,
         )
-        http = settings.network.http_listen
-        self._http = HttpServer(
-            http.host,
-            http.port,
-            checks=[
-                *store_checks(storage.metadata, storage.objects),
-                presence_check(
-                    is_present=lambda: self._incarnations.is_present, is_draining=lambda: self._is_draining
-                ),
-            ],
-            render_metrics=runtime.metrics.render,
-            log=runtime.log,
-        )
+        self._http: HttpServer | None = None
         self._is_draining = False
         self._kafka_port = 0
 
@@ -175,11 +165,7 @@ class Broker:
         self._kafka_port = await self._server.start(listeners.host, listeners.port)
         await self._incarnations.start()
         await self._services.start()
-        http_port = await self._http.start()
-        http_host = self._settings.network.http_listen.host
-        return Addresses(
-            kafka=Address(host=listeners.host, port=self._kafka_port), http=Address(host=http_host, port=http_port)
-        )
+        return Addresses(kafka=Address(host=listeners.host, port=self._kafka_port), http=await self._start_http())
 
     async def wait(self, stopping: asyncio.Event) -> None:
         """Return when `stopping` is set; raise when a part has failed that the broker cannot do without."""
@@ -210,11 +196,31 @@ class Broker:
             return max(LAST_STEPS_S, deadline - clock.monotonic())
 
         async with AsyncExitStack() as steps:  # the last one first
-            steps.push_async_callback(self._http.stop)
+            if self._http is not None:
+                steps.push_async_callback(self._http.stop)
+            steps.callback(self._parts.catch_up.close)
             steps.push_async_callback(lambda: self._incarnations.stop(limit_s=left_s()))
             steps.push_async_callback(lambda: self._services.stop(drain_ms=round(left_s() * 1000)))
             steps.push_async_callback(lambda: self._server.drain(left_s()))
             steps.push_async_callback(lambda: self._incarnations.withdraw(limit_s=left_s()))
+
+    async def _start_http(self) -> Address:
+        # Imported late: loading a web server takes a tenth of a second, and Kafka clients are served meanwhile.
+        from headrace.http_api.readiness import presence_check, store_checks
+        from headrace.http_api.server import HttpServer
+
+        listen, storage = self._settings.network.http_listen, self._storage
+        presence = presence_check(
+            is_present=lambda: self._incarnations.is_present, is_draining=lambda: self._is_draining
+        )
+        self._http = HttpServer(
+            listen.host,
+            listen.port,
+            checks=[*store_checks(storage.metadata, storage.objects), presence],
+            render_metrics=self._runtime.metrics.render,
+            log=self._runtime.log,
+        )
+        return Address(host=listen.host, port=await self._http.start())
 
     async def _join(self) -> Membership:
         network, runtime = self._settings.network, self._runtime

@@ -34,6 +34,9 @@ FIRST_WITH_STORAGE_ERROR = 4
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_TOPIC_IDS = 13
 
+MIN_WAIT_S = 1.0
+"""However little, a commit takes time: a client that grants none (Kafka's broker answers it all the same) gets this."""
+
 MAX_WAIT_S = 600.0
 """However long a client is willing to wait, an answer is given after this time."""
 
@@ -172,7 +175,8 @@ async def _append(node: Node, call: Call, request: ProduceRequest, parts: list[N
 
 def _left_s(node: Node, call: Call, request: ProduceRequest) -> float:
     """Return how long the client still waits."""
-    return max(0.0, min(request.timeout_ms / 1000, MAX_WAIT_S) - (node.clock.monotonic() - call.arrived_at))
+    patience_s = max(MIN_WAIT_S, min(request.timeout_ms / 1000, MAX_WAIT_S))
+    return max(0.0, patience_s - (node.clock.monotonic() - call.arrived_at))
 
 
 def _promise(

@@ -113,6 +113,7 @@ class LogWriter:
         rule = register_writer(self._keys, self._writer, session=session, now_ms=self._clock.now_ms())
         await rule.apply(self._metadata, session=session)
         self._flusher = asyncio.create_task(self._flush())
+        self._flusher.add_done_callback(self._flusher_ended)
 
     async def append(self, stream: StreamId, data: Buffer, batches: Sequence[BatchSummary]) -> PartResult:
         """Append one request's batches to one stream and return what became of them, once that is durable.
@@ -250,9 +251,10 @@ class LogWriter:
                 await asyncio.wait([predecessor])
             outcome = await self._settle(settlement, placed, failure)
         finally:
-            self._answer(frame, outcome, settlement.revision)
+            # The room first: whatever goes wrong with the answers, nobody must wait for it for ever.
             self._held_bytes -= frame.held_bytes
             self._room.set()
+            self._answer(frame, outcome, settlement.revision)
 
     async def _place(self, frame: Frame) -> tuple[Placed | None, HeadraceError | None]:
         try:
@@ -266,6 +268,9 @@ class LogWriter:
         self, settlement: Settlement, placed: Placed | None, failure: HeadraceError | None
     ) -> LogRecord | HeadraceError:
         if self._fence is not None:
+            if placed is not None:
+                # Else its segment would never be sealed, and its file stay open as long as the process lives.
+                self._placement.settled(placed.object_id, in_doubt=True)
             return Fenced(self._fence)
         if placed is None:
             # The bytes may or may not lie there, but no entry will ever name them: nothing was written.
@@ -289,15 +294,18 @@ class LogWriter:
                 self._given_up.note(offer)
                 offer.settle(outcome)
             return
-        for offer, result in zip(frame.offers, outcome.results, strict=True):
-            self._given_up.note_result(offer, result)
-            if self._tail is not None and result.status is PartStatus.ACCEPTED:
-                self._keep_in_tail(self._tail, offer, result.base_offset)
-        # Readers who wait are woken by this, and find the bytes in the tail.
-        if self._cache is not None:
-            self._cache.note_committed(outcome, revision)
-        for offer, result in zip(frame.offers, outcome.results, strict=True):
-            offer.settle(result)
+        try:
+            for offer, result in zip(frame.offers, outcome.results, strict=True):
+                self._given_up.note_result(offer, result)
+                if self._tail is not None and result.status is PartStatus.ACCEPTED:
+                    self._keep_in_tail(self._tail, offer, result.base_offset)
+            # Readers who wait are woken by this, and find the bytes in the tail.
+            if self._cache is not None:
+                self._cache.note_committed(outcome, revision)
+        finally:
+            # It is committed: a cache that fails must not keep the producers from hearing it.
+            for offer, result in zip(frame.offers, outcome.results, strict=True):
+                offer.settle(result)
 
     def _keep_in_tail(self, tail: Tail, offer: Offer, base_offset: int) -> None:
         """Stamp the offsets into the bytes as they were received: they are in the log by now, and ours alone."""
@@ -308,6 +316,14 @@ class LogWriter:
             next_byte += batch.size_bytes
             next_offset += batch.record_count
         tail.committed(offer.stream, base_offset, next_offset, offer.data)
+
+    def _flusher_ended(self, task: "asyncio.Task[None]") -> None:
+        """A flusher that broke off takes this incarnation with it: nothing would be written any more."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            context = {"message": "a writer's flusher has ended", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)
+            self._note_fence(Fenced(f"writer {self._writer} cannot flush any more: {error!r}"))
 
     def _note_fence(self, error: Fenced) -> None:
         self._fence = str(error)

@@ -1,0 +1,40 @@
+"""Fenced frames let go of their segment; a cache that fails keeps nobody from an answer or from room."""
+
+import asyncio
+from typing import Any
+
+from headrace.index.values import PartStatus
+from headrace.index.writers import retire_writer
+from tests.unit.produce.scripted import WRITER, Hold, WriterKit
+
+
+async def test_segment_of_a_fenced_writer_is_closed_when_the_writer_is() -> None:
+    kit = WriterKit(frames_in_flight=2)
+    (stream,) = await kit.start()
+    commit = Hold()
+    kit.script.plan("commit_frame", commit)
+    first = await kit.taken(stream, b"first")
+    second = await kit.taken(stream, b"second")
+    await retire_writer(kit.keys, WRITER).apply(kit.metadata)
+    commit.release()
+    await asyncio.wait([first, second])
+    await kit.writer.close()
+    assert kit.script.calls["seal"] == 1
+
+
+async def test_tail_that_fails_keeps_nobody_from_an_answer_or_from_room() -> None:
+    kit = WriterKit(buffer_max_bytes=1)
+    (stream,) = await kit.start()
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    class Broken:
+        def committed(self, *_: object) -> None:
+            raise MemoryError("no room for the tail")
+
+    kit.writer._tail = Broken()
+    kit.writer._keep_in_tail = lambda *_: Broken().committed()  # type: ignore[method-assign]
+    for n in range(2):
+        offered = await kit.taken(stream, b"%d" % n)
+        assert offered.done() and offered.result().status is PartStatus.ACCEPTED
+    assert [type(context["exception"]) for context in told] == [MemoryError] * 2
