@@ -35,7 +35,7 @@ FIRST_WITH_ZSTD = 7
 FIRST_WITH_TOPIC_IDS = 13
 
 MIN_WAIT_S = 1.0
-"""However little, a commit takes time: a client that grants none (Kafka's broker answers it all the same) gets this."""
+"""A commit takes time, however little: a client that grants none gets this, as it would from Kafka's broker."""
 
 MAX_WAIT_S = 600.0
 """However long a client is willing to wait, an answer is given after this time."""
