@@ -7,15 +7,14 @@ Must stay true: from the same set of brokers every process names the same leader
 or the order in which brokers came; and when a broker comes or goes, only the streams that it gains or loses move.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from headrace.cluster.registration import BROKER_CODEC, BrokerRecord
-from headrace.errors import OutcomeUnknown, Retryable
 from headrace.metadata import keys
 from headrace.metadata.port import MetadataStore
+from headrace.metadata.refreshing import SharedRefresh, follow
 from headrace.model.ids import StreamId
 from headrace.runtime.clock import Clock
 
@@ -25,9 +24,6 @@ NO_NODE = -1
 MAX_BROKERS = 10_000
 MAX_REMEMBERED_LEADERS = 100_000
 """How many streams' leaders are remembered per zone; beyond it all are computed anew."""
-
-REFRESH_RETRY_S = 0.2
-"""When to read again after the store could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +69,7 @@ class ClusterView:
         self._is_present: Callable[[], bool] = _is_absent
         self._without_self = self._with_self = _Brokers({})
         self._self_is_known = True
-        self._refreshing: asyncio.Task[None] | None = None
-        self._next_refresh: asyncio.Task[None] | None = None
+        self._refresh = SharedRefresh(self._catch_up)
 
     @property
     def cluster_id(self) -> str:
@@ -107,36 +102,16 @@ class ClusterView:
 
     async def refresh(self) -> None:
         """Read the brokers as they are after this call began. Concurrent calls share one read."""
-        if self._next_refresh is None:
-            # A read that is under way may have begun before this call and prove nothing for it: wait for the next.
-            self._next_refresh = asyncio.create_task(self._refresh_after(self._refreshing))
-        await asyncio.shield(self._next_refresh)
+        await self._refresh.run()
 
     async def follow(self) -> None:
         """Stay fresh for ever; while the store cannot be reached, what was known last goes on counting."""
-        watch = self._store.watch(keys.BROKERS)
-        try:
-            while True:
-                await watch.wait()
-                while not await self._could_refresh():
-                    await self._clock.sleep(REFRESH_RETRY_S)
-        finally:
-            watch.close()
+        await follow(self._store, keys.BROKERS, self.refresh, clock=self._clock)
 
     def _living(self) -> _Brokers:
         return self._without_self if self._self_is_known or not self._is_present() else self._with_self
 
-    async def _could_refresh(self) -> bool:
-        try:
-            await self.refresh()
-        except (Retryable, OutcomeUnknown):
-            return False
-        return True
-
-    async def _refresh_after(self, previous: "asyncio.Task[None] | None") -> None:
-        if previous is not None:
-            await asyncio.wait([previous])
-        self._refreshing, self._next_refresh = self._next_refresh, None
+    async def _catch_up(self) -> None:
         rows = await self._store.range(keys.prefix_range(keys.BROKERS, limit=MAX_BROKERS))
         infos = [_info(BROKER_CODEC.decode(row.value, row.key)) for row in rows]
         known = {info.node_id: info for info in infos}

@@ -33,6 +33,7 @@ from headrace.index.values import (
 )
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
+from headrace.metadata.refreshing import SharedRefresh
 from headrace.model.ids import StreamId
 
 _end_offset = attrgetter("end_offset")
@@ -210,21 +211,11 @@ class IndexCache:
         self.view = IndexView(max_folded_entries=max_folded_entries)
         self._own_revision = 0
         """What this process committed up to this revision is in the view, and so is everything before it."""
-        self._refreshing: asyncio.Task[None] | None = None
-        self._next_refresh: asyncio.Task[None] | None = None
+        self._refresh = SharedRefresh(self._catch_up)
 
     async def refresh(self) -> None:
         """Catch up with everything that was committed before this call. Concurrent calls share one read."""
-        if self._next_refresh is None:
-            # A read that is under way may have begun before this call and prove nothing for it: wait for the next.
-            self._next_refresh = asyncio.create_task(self._refresh_after(self._refreshing))
-        await asyncio.shield(self._next_refresh)
-
-    async def _refresh_after(self, previous: "asyncio.Task[None] | None") -> None:
-        if previous is not None:
-            await asyncio.wait([previous])
-        self._refreshing, self._next_refresh = self._next_refresh, None
-        await self._catch_up()
+        await self._refresh.run()
 
     async def _catch_up(self) -> None:
         while True:

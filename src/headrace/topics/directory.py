@@ -7,22 +7,18 @@ Must stay true: a positive answer may come from memory at once; before any negat
 the caller refreshes. When `refresh` returns, everything that was committed before it was called is known here.
 """
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
-from headrace.errors import OutcomeUnknown, Retryable
 from headrace.metadata import keys
 from headrace.metadata.keys import prefix_range
 from headrace.metadata.port import Key, MetadataStore, Versioned
+from headrace.metadata.refreshing import SharedRefresh, follow
 from headrace.model.topics import Topic, TopicId
 from headrace.runtime.clock import Clock
 from headrace.topics.configs import TopicDefaults, rules_of
 from headrace.topics.records import TOPIC_RECORD, TOPICS_REVISION, TopicRecord, TopicsRevision
 
 TOPICS_PER_READ = 500
-
-REFRESH_RETRY_S = 0.2
-"""When to read again after the store could not be reached."""
 
 
 def topic_of(record: TopicRecord, defaults: TopicDefaults) -> Topic:
@@ -49,8 +45,7 @@ class TopicDirectory:
         self._by_id: dict[TopicId, Topic] = {}
         self._versions: dict[Key, int] = {}
         self._sorted: list[Topic] | None = []
-        self._refreshing: asyncio.Task[None] | None = None
-        self._next_refresh: asyncio.Task[None] | None = None
+        self._refresh = SharedRefresh(self._catch_up)
 
     def get(self, name: str) -> Topic | None:
         """Return a topic as it is known here; `None` proves nothing."""
@@ -68,34 +63,11 @@ class TopicDirectory:
 
     async def refresh(self) -> None:
         """Catch up with everything that was committed before this call; concurrent calls share one read."""
-        if self._next_refresh is None:
-            # A read that is under way may have begun before this call and prove nothing for it: wait for the next.
-            self._next_refresh = asyncio.create_task(self._refresh_after(self._refreshing))
-        await asyncio.shield(self._next_refresh)
+        await self._refresh.run()
 
     async def follow(self) -> None:
         """Stay fresh for ever; while the store cannot be reached, what was known last goes on counting."""
-        watch = self._store.watch(keys.TOPICS)
-        try:
-            while True:
-                await watch.wait()
-                while not await self._could_refresh():
-                    await self._clock.sleep(REFRESH_RETRY_S)
-        finally:
-            watch.close()
-
-    async def _could_refresh(self) -> bool:
-        try:
-            await self.refresh()
-        except (Retryable, OutcomeUnknown):
-            return False
-        return True
-
-    async def _refresh_after(self, previous: "asyncio.Task[None] | None") -> None:
-        if previous is not None:
-            await asyncio.wait([previous])
-        self._refreshing, self._next_refresh = self._next_refresh, None
-        await self._catch_up()
+        await follow(self._store, keys.TOPICS, self.refresh, clock=self._clock)
 
     async def _catch_up(self) -> None:
         """Read the revision first: what is read after it is at least as new, and newer changes come next time."""
