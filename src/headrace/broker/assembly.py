@@ -29,7 +29,7 @@ from headrace.produce.log import ProduceLog
 from headrace.produce.placement import PlacementLimits, open_placement
 from headrace.produce.producer_ids import ProducerIds
 from headrace.produce.settlement import WriterLimits
-from headrace.produce.writer import LogWriter
+from headrace.produce.writer import LogWriter, WriterMetrics
 from headrace.runtime.executor import Executor
 from headrace.runtime.services import Follower, Service, Ticker, TickMetrics
 from headrace.settings import HeadraceConfiguration, Settings
@@ -77,6 +77,7 @@ class Parts:
     node: Node
     tail: TailCache
     catch_up: CatchUp
+    writer_metrics: WriterMetrics
 
 
 def topic_defaults(settings: Settings) -> TopicDefaults:
@@ -142,7 +143,7 @@ def assemble(
         auto_create_topics=settings.topics.auto_create,
         max_open_bytes=settings.topics.decompression_max_bytes,
     )
-    return Parts(node=node, tail=tail, catch_up=catch_up)
+    return Parts(node=node, tail=tail, catch_up=catch_up, writer_metrics=WriterMetrics(runtime.metrics))
 
 
 def broker_configs(configuration: HeadraceConfiguration) -> list[ConfigValue]:
@@ -211,6 +212,7 @@ def make_writer(
         ),
         cache=parts.node.index,
         tail=parts.tail,
+        metrics=parts.writer_metrics,
         given_up=parts.node.log_in.given_up,
     )
 

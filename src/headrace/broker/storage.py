@@ -29,8 +29,8 @@ from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import Rng, system_rng
 from headrace.settings import Settings
 
-DISK_THREADS = 4
-"""Threads for local files: an append, zeros ahead of it, and readers, all at once."""
+DISK_THREADS = 8
+"""Threads for local files: several appends, zeros ahead of them, and readers, all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -330,13 +330,14 @@ def _grown(record: ObjectRecord, commit: FrameCommit, entry_count: int) -> Objec
     """Return the object's record after the frame: a segment stays open, an object of one frame is complete."""
     state = ObjectState.OPEN if record.is_segment else ObjectState.SEALED
     since_ms = record.state_since_ms if state is record.state else commit.created_at_ms
-    assert commit.end_byte > record.size_bytes, f"{commit.object_id}: {commit.end_byte} <= {record.size_bytes}"
+    assert record.is_segment or record.size_bytes == 0, f"{commit.object_id} holds a frame already"
     return ObjectRecord(
         record.path,
         record.writer,
         record.is_segment,
         state,
-        commit.end_byte,
+        # Frames of a segment are written side by side: the one committed last need not lie last.
+        max(record.size_bytes, commit.end_byte),
         record.entry_count + entry_count,
         since_ms,
     )

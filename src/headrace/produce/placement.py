@@ -134,13 +134,8 @@ class SegmentPlacement:
         self._placing = asyncio.Lock()
 
     async def place(self, buffers: Sequence[Buffer], size_bytes: int) -> Placed:
-        async with self._placing:
-            return await self._append(buffers, size_bytes)
-
-    async def _append(self, buffers: Sequence[Buffer], size_bytes: int) -> Placed:
-        current = self._current
-        if current is None or not self._has_room(current, size_bytes):
-            current = await self._begin(size_bytes)
+        current = await self._segment_for(size_bytes)
+        # No await up to here: the segment gives this frame its place before it can be asked for another.
         current.unsettled_count += 1
         try:
             start_byte = await current.segment.append(buffers)
@@ -148,6 +143,14 @@ class SegmentPlacement:
             self.settled(current.object_id, in_doubt=True)
             raise
         return Placed(object_id=current.object_id, start_byte=start_byte, end_byte=start_byte + size_bytes)
+
+    async def _segment_for(self, size_bytes: int) -> _OpenSegment:
+        """Return the segment that takes the next frame; only one frame at a time begins a new one."""
+        async with self._placing:
+            current = self._current
+            if current is None or not self._has_room(current, size_bytes):
+                current = await self._begin(size_bytes)
+            return current
 
     def _has_room(self, current: _OpenSegment, size_bytes: int) -> bool:
         if current.is_retired or self._is_old(current):

@@ -35,6 +35,7 @@ from headrace.produce.settlement import Frame, Settlement, Settler, WriterLimits
 from headrace.records.stamping import NO_LEADER_EPOCH, stamp_offset
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
+from headrace.runtime.metrics import Metrics
 from headrace.wal.frame import FrameBuilder
 
 
@@ -44,6 +45,15 @@ class Tail(Protocol):
     def committed(self, stream: StreamId, start_offset: int, end_offset: int, data: memoryview) -> None:
         """Keep the batches of one part; their offsets are stamped."""
         ...
+
+
+class WriterMetrics:
+    """What is counted of all writers of one process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.flushes = metrics.counters("wal_flushes", "Frames that were made durable.").of()
+        self.bytes = metrics.counters("wal_bytes", "Bytes of frames that were made durable.").of()
+        self.given_up = metrics.counters("wal_frames_given_up", "Frames that were not committed.").of()
 
 
 class _OpenFrame:
@@ -71,6 +81,7 @@ class LogWriter:
         limits: WriterLimits,
         cache: IndexCache | None = None,
         tail: Tail | None = None,
+        metrics: WriterMetrics | None = None,
         given_up: GivenUp | None = None,
     ) -> None:
         self._keys = keys
@@ -82,6 +93,7 @@ class LogWriter:
         self._limits = limits
         self._cache = cache
         self._tail = tail
+        self._metrics = metrics
         self._open = _OpenFrame()
         self._full: deque[_OpenFrame] = deque()
         self._held_bytes = 0
@@ -262,6 +274,9 @@ class LogWriter:
         except HeadraceError as error:
             return None, error
         self._crash_points.reach(CrashPoint.WRITER_AFTER_WRITE)
+        if self._metrics is not None:
+            self._metrics.flushes.inc()
+            self._metrics.bytes.inc(frame.sealed.size_bytes)
         return placed, None
 
     async def _settle(
@@ -290,6 +305,8 @@ class LogWriter:
 
     def _answer(self, frame: Frame, outcome: LogRecord | HeadraceError, revision: int) -> None:
         if not isinstance(outcome, LogRecord):
+            if self._metrics is not None:
+                self._metrics.given_up.inc()
             for offer in frame.offers:
                 self._given_up.note(offer)
                 offer.settle(outcome)

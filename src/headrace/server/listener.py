@@ -2,12 +2,11 @@
 
 import asyncio
 from collections import Counter
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Protocol
 
 from headrace.errors import Unusable
 from headrace.handlers.dispatch import Answer
-from headrace.runtime.buffers import LARGEST_KEPT_BYTES, BufferPool, ByteBudget
+from headrace.runtime.buffers import BufferPool, ByteBudget
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import Metrics, one_of
@@ -131,10 +130,6 @@ class KafkaServer:
         """Return memory for one frame: recycled where that pays."""
         if size_bytes <= SCRATCH_BYTES:
             return memoryview(bytearray(size_bytes))
-        if size_bytes > LARGEST_KEPT_BYTES:
-            # Pages of this come to life as bytes arrive. Zeroing what a client merely announces would keep the loop
-            # from its work for some 100 ms, once per announcement.
-            return memoryview(mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS))
         return self._pool.lease(size_bytes)
 
     def opened(self, connection: Connection) -> None:

@@ -149,13 +149,16 @@ class FaultySegments:
 
 
 class FaultySegment:
-    """One segment. After an error, or after a caller gave up waiting, it takes no further append."""
+    """One segment. Several appends are under way at once, as on disk, and land in any order. After an error, or after
+    a caller gave up waiting, it takes no further append."""
 
     def __init__(self, inner: Segment, wire: Wire) -> None:
         self._inner = inner
         self._wire = wire
         self._takes_appends = True
-        self._turn = asyncio.Lock()
+        self._under_way = 0
+        self._is_still = asyncio.Event()
+        self._is_still.set()
 
     @property
     def key(self) -> ObjectKey:
@@ -166,24 +169,30 @@ class FaultySegment:
         return self._inner.size_bytes
 
     async def append(self, data: Sequence[Buffer]) -> int:
-        async with self._turn:
-            if not self._takes_appends:
-                raise Invalid(f"segment {self.key} takes no more appends: seal it and begin another")
-            self._takes_appends = False
-            plan, sent = self._wire.plan, _sent(data)
-            position = await self._wire.send_with(
+        if not self._takes_appends:
+            raise Invalid(f"segment {self.key} takes no more appends: seal it and begin another")
+        plan, sent = self._wire.plan, _sent(data)
+        self._under_way += 1
+        self._is_still.clear()
+        try:
+            return await self._wire.send_with(
                 f"append {self.key}",
                 lambda: self._inner.append(sent),
                 plan.draw(APPEND_FAULTS),
                 torn=lambda: self._inner.append([_part_of(sent, plan)]),
             )
-            self._takes_appends = True
-            return position
+        except BaseException:
+            self._takes_appends = False
+            raise
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._is_still.set()
 
     async def seal(self) -> None:
         self._takes_appends = False
-        async with self._turn:
-            await self._wire.send(f"seal {self.key}", self._inner.seal, DISK_FAULTS)
+        await self._is_still.wait()
+        await self._wire.send(f"seal {self.key}", self._inner.seal, DISK_FAULTS)
 
 
 class FaultyMetadata:
