@@ -89,6 +89,7 @@ async def opened_storage(settings: Settings, runtime: Runtime) -> AsyncIterator[
             clock=runtime.clock,
             rng=runtime.rng,
             crash_points=runtime.crash_points,
+            drops_cache=settings.wal.page_cache_drop,
             policy=RetryPolicy(
                 attempts=settings.objects.retry_max_attempts, max_backoff_ms=settings.objects.retry_max_delay_ms
             ),

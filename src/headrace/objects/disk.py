@@ -7,6 +7,7 @@ Must stay true: a failed fsync is never tried again and believed. The kernel may
 could not write and report success the next time; so the first such failure ends the trust in this disk.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from headrace.errors import HeadraceError, Invalid, OutcomeUnknown, Retryable, U
 from headrace.objects.port import Buffer
 
 # How many buffers one system call may take.
+PAGE_BYTES = 4096
 MAX_BUFFERS_PER_CALL = os.sysconf("SC_IOV_MAX")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -72,6 +74,13 @@ class Disk:
             os.fdatasync(fd)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
+
+    def drop_cached(self, fd: int, start_byte: int, end_byte: int) -> None:
+        """Tell the kernel that nobody will read these bytes from its cache soon; whole pages only. A hint."""
+        first, end = -(-start_byte // PAGE_BYTES) * PAGE_BYTES, end_byte // PAGE_BYTES * PAGE_BYTES
+        if end > first and hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(fd, first, end - first, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: Path) -> None:
         """Make a directory's entries durable. Raises `SyncFailed`."""

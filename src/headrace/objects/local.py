@@ -35,12 +35,16 @@ class LocalObjects:
         executor: Executor,
         crash_points: CrashPoints | None = None,
         disk: Disk | None = None,
+        drops_cache: bool = False,
     ) -> None:
-        """Open the store and remove what dead processes left half-written. Blocks for some milliseconds."""
+        """Open the store and remove what dead processes left half-written. Blocks for some milliseconds.
+
+        With `drops_cache`, what was appended to segments is not kept in the kernel's page cache.
+        """
         self._root = root.absolute()
         self._executor = executor
         self._publisher = Publisher(self._root, disk=disk or Disk(), crash_points=crash_points or NoCrashes())
-        self._segments = LocalSegments(self._publisher, executor)
+        self._segments = LocalSegments(self._publisher, executor, drops_cache=drops_cache)
 
     @property
     def segments(self) -> LocalSegments:

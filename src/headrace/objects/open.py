@@ -50,12 +50,18 @@ def open_objects(
     rng: Rng,
     crash_points: CrashPoints | None = None,
     policy: RetryPolicy | None = None,
+    drops_cache: bool = False,
 ) -> ObjectStore:
-    """Return the store that `url` names. Remote ones repeat failed calls by `policy`. Raises `Invalid`."""
+    """Return the store that `url` names. Remote ones repeat failed calls by `policy`. Raises `Invalid`.
+
+    `drops_cache` is for local disk: see `LocalObjects`.
+    """
     is_url = "://" in url or url.startswith(("file:", "memory:"))
     parts = urlsplit(url) if is_url else SplitResult("", "", url, "", "")
     if parts.scheme in ("", "file"):
-        return LocalObjects(_local_path(parts, url), executor=executor, crash_points=crash_points)
+        return LocalObjects(
+            _local_path(parts, url), executor=executor, crash_points=crash_points, drops_cache=drops_cache
+        )
     if parts.scheme == "memory":
         return MemoryObjects(clock)
     if parts.scheme in REMOTE_SCHEMES:

@@ -45,9 +45,10 @@ _ZEROS = bytes(256 * 1024)
 class LocalSegments:
     """The appending capability of a local store."""
 
-    def __init__(self, publisher: Publisher, executor: Executor) -> None:
+    def __init__(self, publisher: Publisher, executor: Executor, *, drops_cache: bool) -> None:
         self._publisher = publisher
         self._executor = executor
+        self._drops_cache = drops_cache
         self._open: set[LocalSegment] = set()
 
     async def create_segment(self, key: ObjectKey, *, capacity_bytes: int) -> "LocalSegment":
@@ -63,6 +64,7 @@ class LocalSegments:
             executor=self._executor,
             prepared_bytes=prepared_bytes,
             capacity_bytes=capacity_bytes,
+            drops_cache=self._drops_cache,
         )
         self._open = {other for other in self._open if not other.is_closed}
         self._open.add(segment)
@@ -130,9 +132,11 @@ class LocalSegment:
         executor: Executor,
         prepared_bytes: int,
         capacity_bytes: int,
+        drops_cache: bool,
     ) -> None:
         self._key = key
         self._path = path
+        self._drops_cache = drops_cache
         self._publisher = publisher
         self._executor = executor
         self._size_bytes = 0
@@ -232,6 +236,8 @@ class LocalSegment:
         try:
             self._publisher.disk.write(fd, data, position)
             self._publisher.disk.sync_data(fd)
+            if self._drops_cache:
+                self._drop_cached(fd, position, sum(memoryview(buffer).nbytes for buffer in data))
         except SyncFailed as error:
             if error.errno in DISK_FULL:
                 raise OutcomeUnknown(f"segment {self._key}: fdatasync: {error.strerror}; seal it") from error
@@ -243,6 +249,14 @@ class LocalSegment:
             raise OutcomeUnknown(f"segment {self._key}: write: {error.strerror}; seal it") from error
         finally:
             self._free_fds.put(fd)
+
+    def _drop_cached(self, fd: int, position: int, size_bytes: int) -> None:
+        """Let the kernel use the pages of a large append for the next one: fresh ones cost it several times as much.
+
+        Readers who are close behind are served from the tail cache.
+        """
+        if size_bytes > MAX_PREPARED_APPEND_BYTES:
+            self._publisher.disk.drop_cached(fd, position, position + size_bytes)
 
     def _seal(self, size_bytes: int) -> None:
         self._publisher.trust.require()

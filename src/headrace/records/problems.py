@@ -8,7 +8,7 @@ from headrace.errors import Invalid
 class Problem(StrEnum):
     """The kind of fault; the comment names the Kafka error that clients expect for it."""
 
-    TRUNCATED = "truncated"  # CORRUPT_MESSAGE: fewer bytes than the batch says it has
+    TRUNCATED = "truncated"  # INVALID_RECORD: fewer bytes than the batch says it has
     LENGTH = "length"  # CORRUPT_MESSAGE: a length that no batch can have
     CHECKSUM = "checksum"  # CORRUPT_MESSAGE
     COMPRESSION = "compression"  # CORRUPT_MESSAGE: the body is not what its codec says

@@ -56,7 +56,7 @@ class BufferPool:
             self._idle_bytes -= capacity_bytes
         else:
             # Unlike a bytearray, it is not filled with zeros here: the first byte received into a page makes it.
-            memory = mmap.mmap(-1, capacity_bytes)
+            memory = mmap.mmap(-1, capacity_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         owner = _owner_type(capacity_bytes).from_buffer(memory)
         owner.give_back = self._returned.append
         owner.memory = memory

@@ -23,7 +23,12 @@ from headrace.handlers.call import HangUp
 from headrace.handlers.dispatch import Answer, Buffers
 from headrace.runtime.buffers import ByteBudget
 from headrace.server.foreign import looks_like
-from headrace.server.limits import SMALLEST_FRAME_BYTES, WRITE_HIGH_WATER_BYTES
+from headrace.server.limits import (
+    PRESSED_BYTES_PER_SECOND,
+    PRESSED_STALL_S,
+    SMALLEST_FRAME_BYTES,
+    WRITE_HIGH_WATER_BYTES,
+)
 
 if TYPE_CHECKING:
     from headrace.server.listener import KafkaServer
@@ -174,7 +179,8 @@ class Connection(asyncio.BufferedProtocol):
             if len(self._open) + len(self._arrived) >= self._server.limits.max_requests_in_flight:
                 self._wait_with(data)
                 return
-            self._budget = self._server.budget_for(size_bytes)
+            is_whole = len(data) - _SIZE.size >= size_bytes
+            self._budget = self._server.budget_for(size_bytes, is_whole=is_whole)
             if not self._budget.take(size_bytes, self._granted):
                 self._in_line = size_bytes
                 self._wait_with(data)
@@ -363,11 +369,18 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _check_frame(self, now: float) -> None:
-        """A frame has to make progress, and to arrive at a pace that ends some day."""
+        """A frame has to make progress, and to arrive at a pace that ends some day.
+
+        While others wait for memory, there is much less patience: else some hundred clients that announce much and
+        send nothing would keep everybody else out for as long as they are tolerated.
+        """
         limits = self._server.limits
+        patience_s, pace = limits.slow_read_timeout_s, limits.slowest_bytes_per_second
+        if self._frame is not None and self._budget is not None and self._budget.waiting_count:
+            patience_s, pace = min(patience_s, PRESSED_STALL_S), max(pace, PRESSED_BYTES_PER_SECOND)
         wanted = _SIZE.size if self._frame is None else len(self._frame)
         there = len(self._prefix) if self._frame is None else self._filled
-        allowed_s = limits.slow_read_timeout_s + there / limits.slowest_bytes_per_second
+        allowed_s = patience_s + there / pace
         began_at = self.last_active_at if self._frame is None else self._frame_began_at
-        if now - self.last_active_at > limits.slow_read_timeout_s or now - began_at > allowed_s:
+        if now - self.last_active_at > patience_s or now - began_at > allowed_s:
             self.hang_up("slow-frame", f"{there} of {wanted} bytes of a frame came in {now - began_at:.0f} s")

@@ -14,6 +14,12 @@ MEDIUM_FRAME_BYTES = 8 * 1024 * 1024
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """How many bytes of answers may wait in a socket before the connection's next request has to wait."""
 
+PRESSED_STALL_S = 0.5
+"""How long a frame may stand still while others wait for the memory that it holds."""
+
+PRESSED_BYTES_PER_SECOND = 256 * 1024
+"""How fast it has to come in meanwhile."""
+
 BACKLOG = 1024
 
 

@@ -16,6 +16,12 @@ from headrace.server.limits import BACKLOG, MEDIUM_FRAME_BYTES, SCRATCH_BYTES, S
 CHECK_INTERVAL_S = 1.0
 """How often connections are looked at for idleness and slowness."""
 
+PRESSED_CHECK_INTERVAL_S = 0.1
+"""How often while requests wait for memory."""
+
+MAX_LATE_S = 0.2
+"""A look that comes later than this proves nothing: this process was paused or busy, and its clients wait in line."""
+
 ENDS = ("size", "api", "version", "garbage", "slow-frame", "slow-reader", "idle", "limit", "produce")
 
 # A third of the memory each: what is small is never held up by what is large, nor by what is huge.
@@ -120,9 +126,12 @@ class KafkaServer:
 
     # What connections ask for and tell
 
-    def budget_for(self, size_bytes: int) -> ByteBudget:
-        """Return the budget that a frame of this size counts against."""
-        if size_bytes <= SCRATCH_BYTES:
+    def budget_for(self, size_bytes: int, *, is_whole: bool) -> ByteBudget:
+        """Return the budget that a frame of this size counts against.
+
+        Small requests that are all there wait only for each other, never for clients that have just begun one.
+        """
+        if is_whole and size_bytes <= SCRATCH_BYTES:
             return self._small
         return self._medium if size_bytes <= MEDIUM_FRAME_BYTES else self._large
 
@@ -174,10 +183,16 @@ class KafkaServer:
 
     async def _check(self) -> None:
         while True:
-            await self._clock.sleep(CHECK_INTERVAL_S)
+            interval_s = PRESSED_CHECK_INTERVAL_S if self._is_pressed() else CHECK_INTERVAL_S
+            due_at = self.now() + interval_s
+            await self._clock.sleep(interval_s)
             now = self.now()
-            for connection in list(self._connections):
-                connection.check(now)
+            if now - due_at < MAX_LATE_S:
+                for connection in list(self._connections):
+                    connection.check(now)
             self._metrics.request_memory.set(sum(b.taken_bytes for b in (self._small, self._medium, self._large)))
             self._metrics.buffers_leased.set(self._pool.leased_bytes)
             self._metrics.buffers_idle.set(self._pool.idle_bytes)
+
+    def _is_pressed(self) -> bool:
+        return any(budget.waiting_count for budget in (self._small, self._medium, self._large))

@@ -128,6 +128,16 @@ class WalSettings:
             unit="ms",
         ),
     ]
+    page_cache_drop: Annotated[
+        bool,
+        Setting(
+            "wal.page.cache.drop",
+            True,
+            Switch(),
+            "Whether the kernel lets go of what was just written to local disk: writing is cheaper then, and readers "
+            "far behind read from the disk; turn it off where backlogs fit into memory and are read often.",
+        ),
+    ]
     staged_max_age_ms: Annotated[
         int,
         Setting(
