@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -138,8 +139,14 @@ def test_an_interrupt_lets_what_was_sent_arrive_and_ends_with_code_130(mock_clus
 
 
 def _wait_for_one(target: list[str]) -> bytes:
+    """Consume one message; the topic comes into being when the first one is produced, so it may not be there yet."""
     command = [sys.executable, "-c", PROGRAM, "consume", *target, "-c", "1"]
-    return subprocess.run(command, capture_output=True, check=True, timeout=LIMIT_SECONDS).stdout
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
+        ended = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_SECONDS)
+        if ended.returncode == 0 or time.monotonic() > deadline:
+            assert ended.returncode == 0, ended.stderr
+            return ended.stdout
 
 
 @pytest.mark.parametrize(
