@@ -24,6 +24,7 @@ POLL_SECONDS = 0.05
 READ_AT_ONCE = 10_000
 OUTSTANDING_MAX_BYTES = 64_000_000
 OUTSTANDING_MAX_RECORDS = 90_000
+PRIMING_TOPIC = "primed"
 SENT_AT = struct.Struct("<q")
 
 PRODUCER_SETTINGS: dict[str, Any] = {
@@ -60,9 +61,15 @@ class FailureCount:
 
 
 def make_producer(bootstrap: str, topic: str, failures: FailureCount, **settings: Any) -> Producer:
-    """Return a producer that knows the topic already."""
+    """Return a producer that knows the topic already, and has its producer id.
+
+    librdkafka asks for the id on a timer of half a second, at once or one tick later by chance: with a broker that
+    answers quickly the connection it meant to ask on is gone by then. In a run of a second that decides the cell.
+    """
     producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER_SETTINGS, "on_delivery": failures, **settings})
     partitions_of(producer, topic)
+    producer.produce(PRIMING_TOPIC, b"primed")
+    finish(producer, failures)
     return producer
 
 

@@ -45,7 +45,7 @@ DOMAIN = DomainId(0)
 MAX_FOLDED_ENTRIES = 100_000
 """How many folded index entries of all streams are remembered."""
 
-LOCAL_FAR_READS = 1
+LOCAL_FAR_READS = 2
 REMOTE_FAR_READS = 16
 """How many reads for readers far behind are under way at once."""
 
