@@ -106,6 +106,7 @@ class Broker:
                 buffer_max_bytes=64 * MIB,
                 frame_max_bytes=8 * MIB,
                 frames_in_flight=2,
+                small_frames_in_flight=2,
                 linger_ms=0,
                 commit_attempts=1,
                 retry_backoff_ms=10,

@@ -41,6 +41,7 @@ LIMITS = WriterLimits(
     buffer_max_bytes=64 * MIB,
     frame_max_bytes=8 * MIB,
     frames_in_flight=4,
+    small_frames_in_flight=4,
     linger_ms=0,
     commit_attempts=5,
     retry_backoff_ms=50,

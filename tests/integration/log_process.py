@@ -103,6 +103,7 @@ class DiskLog:
                 buffer_max_bytes=100_000,
                 frame_max_bytes=2_000,
                 frames_in_flight=3,
+                small_frames_in_flight=3,
                 linger_ms=0,
                 commit_attempts=5,
                 retry_backoff_ms=5,

@@ -23,11 +23,16 @@ from headrace.wal.frame import SealedFrame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterLimits:
-    """What bounds a writer. `linger_ms` trades latency for fewer objects on stores where a write is dear."""
+    """What bounds a writer. `linger_ms` trades latency for fewer objects on stores where a write is dear.
+
+    Commits go one after another, so on a quick disk a small frame that is written early only waits for its turn, and
+    what comes meanwhile could have gone with it: `small_frames_in_flight` bounds how many there are.
+    """
 
     buffer_max_bytes: int
     frame_max_bytes: int
     frames_in_flight: int
+    small_frames_in_flight: int
     linger_ms: int
     commit_attempts: int
     retry_backoff_ms: int

@@ -38,6 +38,9 @@ from headrace.runtime.crash_points import CrashPoint, CrashPoints
 from headrace.runtime.metrics import Metrics
 from headrace.wal.frame import FrameBuilder
 
+SMALL_FRAME_BYTES = 512 * 1024
+"""Writing a frame of this size takes about as long as committing it."""
+
 
 class Tail(Protocol):
     """Takes what was just committed, for readers who are close behind."""
@@ -206,11 +209,18 @@ class LogWriter:
                 break
             if self._limits.linger_ms and not self._is_closing:
                 await self._linger()
-            while len(self._in_flight) >= self._limits.frames_in_flight:
-                await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
+            # A frame that lands makes room, and one that grows may find more.
+            while len(self._in_flight) >= self._slots():
+                self._wakeup.clear()
+                await self._wakeup.wait()
             self._launch(self._seal())
         if self._in_flight:
             await asyncio.wait(self._in_flight)
+
+    def _slots(self) -> int:
+        """Return how many frames may be under way before the next one is sealed."""
+        is_small = not self._full and self._open.builder.size_bytes < SMALL_FRAME_BYTES
+        return self._limits.small_frames_in_flight if is_small else self._limits.frames_in_flight
 
     async def _linger(self) -> None:
         """Wait for company, unless a frame is full already."""
@@ -248,6 +258,7 @@ class LogWriter:
     def _landed(self, task: "asyncio.Task[None]") -> None:
         """Let go of a frame's task. One that broke off is a mistake of ours, and is told at once."""
         del self._in_flight[task]
+        self._wakeup.set()
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             context = {"message": "a frame ended without a fate", "exception": error, "task": task}

@@ -137,6 +137,7 @@ class Kit:
                 buffer_max_bytes=1_000_000,
                 frame_max_bytes=100_000,
                 frames_in_flight=1,
+                small_frames_in_flight=1,
                 linger_ms=0,
                 commit_attempts=3,
                 retry_backoff_ms=50,

@@ -18,6 +18,7 @@ from headrace.index.values import (
 from headrace.index.writers import retire_writer
 from headrace.metadata.port import Decision, Reads
 from headrace.model.ids import ProducerId
+from headrace.produce.writer import SMALL_FRAME_BYTES
 from tests.unit.produce.scripted import WRITER, Hold, Lose, Meanwhile, Refuse, WriterKit, batch_bytes
 
 REFUSED = Refuse(Retryable("busy"))
@@ -62,6 +63,30 @@ async def test_busy_writer_gathers_what_arrives_into_one_frame() -> None:
     assert [len(record.results) for record in await kit.log()] == [1, 4]
     assert await kit.values(a) == [b"0", b"2", b"4"]
     assert await kit.values(b) == [b"1", b"3"]
+
+
+async def test_small_frames_wait_for_each_other_and_large_ones_do_not() -> None:
+    kit = WriterKit(
+        frames_in_flight=4,
+        small_frames_in_flight=1,
+        buffer_max_bytes=10_000_000,
+        frame_max_bytes=5_000_000,
+        segment_max_bytes=50_000_000,
+    )
+    (stream,) = await kit.start()
+    write = Hold()
+    kit.script.plan("append", write)
+    first = await kit.taken(stream, b"0")
+    small = [await kit.taken(stream, b"%d" % n) for n in (1, 2)]
+    await kit.clock.settle()
+    assert kit.script.calls["append"] == 1, "what is small gathers behind the frame under way"
+    large = await kit.taken(stream, b"x" * SMALL_FRAME_BYTES)
+    await kit.clock.settle()
+    assert kit.script.calls["append"] == 2, "what is large is written beside it"
+    write.release()
+    await kit.clock.settle()
+    assert offsets(first, *small, large) == [0, 1, 2, 3]
+    assert [len(record.results) for record in await kit.log()] == [1, 3]
 
 
 async def test_full_frame_is_cut_before_the_batch_that_does_not_fit() -> None:

@@ -137,6 +137,7 @@ class Node:
                 buffer_max_bytes=self._shape.buffer_max_bytes,
                 frame_max_bytes=600,
                 frames_in_flight=self._shape.frames_in_flight,
+                small_frames_in_flight=self._shape.frames_in_flight,
                 linger_ms=self._shape.linger_ms,
                 commit_attempts=3,
                 retry_backoff_ms=50,
