@@ -31,8 +31,9 @@ check: $(STAMP) ## format, lint and types, without the tests
 test: check ## set up, check, and run all tests in parallel and in random order
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST)
 
-simulate: $(STAMP) ## run the simulation over SEEDS seeds (default 2000)
+simulate: $(STAMP) ## run the simulations over SEEDS seeds each (default 2000)
 	$(BIN)/python -m headrace.testing.simulation --seeds $(SEEDS)
+	$(BIN)/python -m headrace.testing.simulation --scenario groups --seeds $(SEEDS)
 
 fuzz: $(STAMP) ## fuzz the decoders for SECONDS seconds each (default 60)
 	$(BIN)/python tools/fuzz.py --seconds $(or $(SECONDS),60)
@@ -43,7 +44,7 @@ interop: $(STAMP) ## drive a broker with foreign clients: Java, Go, JavaScript, 
 interop-short: $(STAMP) ## the same in under five minutes, as CI runs it
 	$(BIN)/python -m compat --short
 
-bench: $(STAMP) ## print the figures of the benchmarks, Apache Kafka beside us (about half an hour)
+bench: $(STAMP) ## print the figures of the benchmarks, Apache Kafka beside us (about 40 minutes)
 	$(BIN)/python -m benchmarks
 
 bench-quick: $(STAMP) ## the comparison with Apache Kafka in about three minutes

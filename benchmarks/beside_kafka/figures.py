@@ -17,13 +17,15 @@ AS_GOOD = 1.0
 class Kind:
     """What a number means: its unit, which direction is good, and what was promised.
 
-    `at_most` is an absolute promise for Headrace and `None` where there is none.
+    `at_most` is an absolute promise for Headrace and `None` where there is none. `slack`, in the unit, is how far two
+    numbers can lie apart and still say the same.
     """
 
     unit: str
     is_less_better: bool = False
     must_match_kafka: bool = False
     at_most: float | None = None
+    slack: float = 0.0
 
 
 RATE = Kind(unit="MB/s", must_match_kafka=True)
@@ -74,7 +76,10 @@ class Measure:
     @property
     def matches_kafka(self) -> bool | None:
         """Tell whether Headrace does as well; `None` where that was not promised."""
-        return self.ratio >= AS_GOOD if self.kind.must_match_kafka else None
+        if not self.kind.must_match_kafka:
+            return None
+        apart = abs(statistics.median(self.headrace) - statistics.median(self.kafka))
+        return self.ratio >= AS_GOOD or apart <= self.kind.slack
 
     @property
     def keeps_limit(self) -> bool | None:

@@ -57,6 +57,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "prometheus_client": ("runtime/metrics.py",),
     "pyarrow": ("records/arrow.py", "tables/", "pipeline/"),
     "pyspark": ("pipeline/spark/",),
+    "re2": ("groups/",),
     "rich": ("cli/",),
     "starlette": ("http_api/",),
     "structlog": ("runtime/logs.py",),

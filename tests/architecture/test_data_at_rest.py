@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from headrace.groups import classic_records, consumer_records
+from headrace.groups import configs as group_configs
+from headrace.groups import records as group_records
 from headrace.index import values
 from headrace.metadata import keys
 from headrace.metadata.keys import DomainKeys
@@ -14,6 +17,10 @@ from headrace.wal.frame import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
 PAGE = (Path(__file__).parents[2] / "docs" / "data-at-rest.md").read_text()
 
 
+HOMES = (values, records, group_records, classic_records, consumer_records, group_configs)
+"""The modules whose values lie in the metadata store."""
+
+
 def row_of(name: str) -> str:
     rows = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
     assert len(rows) == 1, f"{name} has {len(rows)} rows"
@@ -21,7 +28,7 @@ def row_of(name: str) -> str:
 
 
 def test_every_value_is_listed_with_its_fields_in_order() -> None:
-    codecs = [codec for home in (values, records) for codec in vars(home).values() if isinstance(codec, ValueCodec)]
+    codecs = [codec for home in HOMES for codec in vars(home).values() if isinstance(codec, ValueCodec)]
     assert codecs
     for codec in codecs:
         struct = codec.kind
@@ -55,6 +62,12 @@ def test_every_key_is_listed() -> None:
         "d/0000/streams/<id>/producers/<producer id>": domain.producer(stream, ProducerId(1)),
         "d/0000/objects/<object id>": domain.object(ObjectId("o")),
         "d/0000/writers/<writer>": domain.writer(WriterId("w")),
+        "group-configs/<group>": keys.group_config("g"),
+        "d/0000/groups/<group>/head": domain.group("g").head,
+        "d/0000/groups/<group>/lease": domain.group("g").lease,
+        "d/0000/groups/<group>/members/<member>": domain.group("g").member("m"),
+        "d/0000/groups/<group>/assignment/<member>": domain.group("g").assignment("m"),
+        "d/0000/groups/<group>/offsets/<topic id>/<partition>": domain.group("g").offset(TopicId(bytes(16)), 1),
     }
     for pattern, key in made.items():
         row_of(pattern)

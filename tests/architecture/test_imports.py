@@ -46,6 +46,7 @@ def test_our_tree_keeps_the_import_rules() -> None:
         ("index/a.py", "import asyncpg.exceptions", "asyncpg lives in metadata/ only"),
         ("records/batch.py", "import pyarrow as pa", "pyarrow lives in records/arrow.py, tables/, pipeline/ only"),
         ("pipeline/plan.py", "import pyspark.sql", "pyspark lives in pipeline/spark/ only"),
+        ("handlers/a.py", "import re2", "re2 lives in groups/ only"),
         ("broker.py", "import typer", "typer lives in cli/ only"),
         ("server/a.py", "from rich import print", "rich lives in cli/ only"),
         ("gc/a.py", "import prometheus_client", "prometheus_client lives in runtime/metrics.py only"),

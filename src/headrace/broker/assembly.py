@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from headrace.broker.gauges import Gauges
+from headrace.broker.groups import group_defaults, group_keeper, make_seats
 from headrace.broker.storage import Runtime, Storage
 from headrace.cluster.membership import Membership
 from headrace.cluster.view import ClusterView
@@ -18,6 +19,11 @@ from headrace.gc.expiring import ProducerExpirer
 from headrace.gc.folding import Folder, FoldLimits
 from headrace.gc.sweeping import Sweeper
 from headrace.gc.trimming import Trimmer
+from headrace.groups.configs import GroupConfigs
+from headrace.groups.coordinator import GroupCoordinator
+from headrace.groups.lag import LagMeter
+from headrace.groups.meters import GroupMetrics
+from headrace.groups.seats import Seats
 from headrace.handlers.node import Node
 from headrace.index.cache import IndexCache
 from headrace.index.objects import CollectingAges
@@ -70,7 +76,9 @@ SWEEP_INTERVAL_MS = 60_000
 REMOVE_INTERVAL_MS = 1_000
 SEAL_INTERVAL_MS = 1_000
 EXPIRE_INTERVAL_MS = 30_000
+GROUPS_IDLE_INTERVAL_MS = 5_000
 GAUGES_INTERVAL_MS = 1_000
+LAG_INTERVAL_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +89,7 @@ class Parts:
     tail: TailCache
     catch_up: CatchUp
     writer_metrics: WriterMetrics
+    seats: Seats
 
 
 def topic_defaults(settings: Settings) -> TopicDefaults:
@@ -120,6 +129,10 @@ def assemble(
             far_reads=LOCAL_FAR_READS if storage.objects.segments is not None else REMOTE_FAR_READS,
         ),
     )
+    cluster = ClusterView(metadata, cluster_id=cluster_id, clock=clock)
+    group_configs = GroupConfigs(metadata, defaults=group_defaults(settings), clock=clock)
+    group_metrics = GroupMetrics(runtime.metrics)
+    seats = make_seats(settings, runtime, metadata, keys, topics, group_configs, group_metrics)
     node = Node(
         node_id=settings.broker.node_id,
         clock=clock,
@@ -131,7 +144,7 @@ def assemble(
         index=index,
         topics=topics,
         admin=admin,
-        cluster=ClusterView(metadata, cluster_id=cluster_id, clock=clock),
+        cluster=cluster,
         log_in=ProduceLog(),
         producer_ids=ProducerIds(metadata),
         fetcher=Fetcher(index=index, tail=tail, catch_up=catch_up, clock=clock, log=runtime.log),
@@ -142,11 +155,22 @@ def assemble(
             executor=executor,
             max_open_bytes=settings.topics.decompression_max_bytes,
         ),
+        groups=GroupCoordinator(
+            node_id=settings.broker.node_id,
+            store=metadata,
+            keys=keys,
+            cluster=cluster,
+            topics=topics,
+            seats=seats,
+            metrics=group_metrics,
+        ),
+        group_configs=group_configs,
+        offset_metadata_max_bytes=settings.groups.offset_metadata_max_bytes,
         broker_configs=broker_configs(configuration),
         auto_create_topics=settings.topics.auto_create,
         max_open_bytes=settings.topics.decompression_max_bytes,
     )
-    return Parts(node=node, tail=tail, catch_up=catch_up, writer_metrics=WriterMetrics(runtime.metrics))
+    return Parts(node=node, tail=tail, catch_up=catch_up, writer_metrics=WriterMetrics(runtime.metrics), seats=seats)
 
 
 def broker_configs(configuration: HeadraceConfiguration) -> list[ConfigValue]:
@@ -226,7 +250,7 @@ def keepers(
 ) -> list[Service]:
     """Return what runs beside the requests: followers of the store, and those who keep the log tidy."""
     node = parts.node
-    gauges = Gauges(runtime.metrics, node=node, tail=parts.tail, catch_up=parts.catch_up)
+    gauges = Gauges(runtime.metrics, node=node, tail=parts.tail, catch_up=parts.catch_up, seats=parts.seats)
     clock, keys, metadata, crash_points = runtime.clock, node.keys, storage.metadata, runtime.crash_points
     metrics = TickMetrics(runtime.metrics)
     folder = Folder(
@@ -272,6 +296,8 @@ def keepers(
         producers_per_step=PRODUCERS_PER_STEP,
     )
     reaper = SessionReaper(metadata, clock)
+    keeper = group_keeper(settings, runtime, storage, node, parts.seats)
+    lag_meter = LagMeter(runtime.metrics, seats=parts.seats, store=metadata, topics=node.topics, index=node.index)
 
     def follower(name: str, follow: Callable[[], Awaitable[object]]) -> Follower:
         return Follower(name, follow, clock=clock, log=runtime.log, metrics=metrics)
@@ -286,11 +312,16 @@ def keepers(
         follower("index-follower", node.index.follow),
         follower("topic-follower", node.topics.follow),
         follower("cluster-follower", node.cluster.follow),
+        follower("group-config-follower", node.group_configs.follow),
+        follower("group-alarms", parts.seats.alarms.run),
         ticker("writer-tidy", incarnations.tick, SEAL_INTERVAL_MS),
         ticker("folder", folder.tick, FOLD_INTERVAL_MS),
         ticker("collector", collector.tick, COLLECT_INTERVAL_MS),
         ticker("sweeper", sweeper.tick, SWEEP_INTERVAL_MS),
         ticker("topic-remover", remover.tick, REMOVE_INTERVAL_MS),
         ticker("producer-expirer", expirer.tick, EXPIRE_INTERVAL_MS),
+        ticker("group-idler", parts.seats.tick, GROUPS_IDLE_INTERVAL_MS),
+        ticker("group-keeper", keeper.tick, settings.groups.offsets_retention_check_interval_ms),
+        ticker("group-lag", lag_meter.tick, LAG_INTERVAL_MS),
         ticker("gauges", gauges.tick, GAUGES_INTERVAL_MS),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from headrace.fetch.catchup import CatchUp
 from headrace.fetch.tail import TailCache
+from headrace.groups.seats import Seats
 from headrace.handlers.node import Node
 from headrace.runtime.metrics import Metrics
 
@@ -11,7 +12,7 @@ from headrace.runtime.metrics import Metrics
 class Gauges:
     """Copies plain numbers of the parts into metrics."""
 
-    def __init__(self, metrics: Metrics, *, node: Node, tail: TailCache, catch_up: CatchUp) -> None:
+    def __init__(self, metrics: Metrics, *, node: Node, tail: TailCache, catch_up: CatchUp, seats: Seats) -> None:
         readings: dict[str, tuple[str, Callable[[], float]]] = {
             "tail_cache_bytes": ("What the tail cache holds.", lambda: tail.held_bytes),
             "tail_cache_hits": ("Reads that the tail cache answered, since the start.", lambda: tail.hits),
@@ -24,6 +25,8 @@ class Gauges:
             "fetches_parked": ("Fetches that wait for records.", lambda: node.fetcher.parked),
             "fetch_sessions": ("Fetch sessions that are kept.", lambda: node.fetch_sessions.session_count),
             "topics_known": ("Topics that this broker knows.", lambda: len(node.topics.known())),
+            "groups_coordinated": ("Groups that this broker coordinates.", lambda: len(seats)),
+            "group_members": ("Members of these groups.", lambda: seats.member_count),
             "brokers_alive": ("Brokers that this one counts as alive.", lambda: len(node.cluster.brokers)),
         }
         self._readings = [

@@ -7,6 +7,7 @@ leave.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ class Broker:
             join=self._join,
             make_writer=lambda membership: make_writer(settings, runtime, storage, self._parts, membership),
             present=self._present,
+            absent=self._parts.seats.end,
             log_in=node.log_in,
             clock=runtime.clock,
             log=runtime.log,
@@ -162,7 +164,10 @@ class Broker:
         await node.index.refresh()
         await node.cluster.refresh()
         listeners = self._settings.network.listeners
+        await node.group_configs.refresh()
         self._kafka_port = await self._server.start(listeners.host, listeners.port)
+        told = self._told()
+        node.cluster.introduce(node_id=node.node_id, host=told.host, port=told.port, rack=self._settings.broker.rack)
         await self._incarnations.start()
         await self._services.start()
         return Addresses(kafka=Address(host=listeners.host, port=self._kafka_port), http=await self._start_http())
@@ -202,6 +207,7 @@ class Broker:
             steps.push_async_callback(lambda: self._incarnations.stop(limit_s=left_s()))
             steps.push_async_callback(lambda: self._services.stop(drain_ms=round(left_s() * 1000)))
             steps.push_async_callback(lambda: self._server.drain(left_s()))
+            steps.push_async_callback(lambda: self._give_groups_back(left_s()))
             steps.push_async_callback(lambda: self._incarnations.withdraw(limit_s=left_s()))
 
     async def _start_http(self) -> Address:
@@ -223,12 +229,11 @@ class Broker:
         return Address(host=listen.host, port=await self._http.start())
 
     async def _join(self) -> Membership:
-        network, runtime = self._settings.network, self._runtime
-        told = network.advertised_listeners or Address(host=network.listeners.host, port=self._kafka_port)
+        runtime, told = self._runtime, self._told()
         place = Place(
             node_id=self._settings.broker.node_id,
             host=told.host,
-            port=told.port or self._kafka_port,
+            port=told.port,
             rack=self._settings.broker.rack,
             lock=self._lock.identity,
         )
@@ -241,8 +246,20 @@ class Broker:
             log=runtime.log,
         )
 
+    def _told(self) -> Address:
+        """Return where clients are told to reach this broker."""
+        network = self._settings.network
+        told = network.advertised_listeners or Address(host=network.listeners.host, port=self._kafka_port)
+        return Address(host=told.host, port=told.port or self._kafka_port)
+
     def _present(self, membership: Membership) -> None:
         self._parts.node.cluster.count_self(membership.record, membership.is_present)
+        self._parts.seats.begin(membership)
+
+    async def _give_groups_back(self, limit_s: float) -> None:
+        """Send members of our groups to other brokers; what cannot be given back in time goes with the session."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._parts.seats.drain(), limit_s)
 
 
 def server_limits(network: NetworkSettings) -> ServerLimits:

@@ -1,5 +1,10 @@
 """The exit codes of commands, for scripts to rely on."""
 
+from collections.abc import Iterable
+
+import typer
+
+from headrace.cli.printing import complain
 from headrace.errors import HeadraceError, Invalid
 
 DONE = 0
@@ -16,3 +21,12 @@ def code_of(error: HeadraceError | KeyboardInterrupt) -> int:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return WRONG_USE if isinstance(error, Invalid) else FAILED
+
+
+def end_with(failures: Iterable[HeadraceError | None]) -> None:
+    """Complain about what failed, and end with code 1 if anything did; None stands for what went well."""
+    told = [failure for failure in failures if failure is not None]
+    for failure in told:
+        complain(str(failure))
+    if told:
+        raise typer.Exit(FAILED)

@@ -14,6 +14,7 @@ import typer
 from headrace import __version__
 from headrace.cli.consume import consume
 from headrace.cli.exits import DONE, INTERRUPTED, WRONG_USE, code_of
+from headrace.cli.group import group_app
 from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure
 from headrace.cli.printing import complain, discard_stdout, print_json, print_settings, settings_as_data
 from headrace.cli.produce import produce
@@ -98,6 +99,7 @@ def version(output: OutputAs = Output.TEXT) -> None:
 
 
 app.add_typer(topic_app)
+app.add_typer(group_app)
 app.command()(produce)
 app.command()(consume)
 

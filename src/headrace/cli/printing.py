@@ -54,6 +54,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     _print(table)
 
 
+def print_line(text: str) -> None:
+    """Print one line that holds names from elsewhere: nothing in them is obeyed."""
+    print(one_line(text, max_chars=MAX_CELL_CHARS))
+
+
 def complain(message: str) -> None:
     """Print one line on stderr, whatever the message contains."""
     print(f"headrace: {one_line(message, max_chars=MAX_COMPLAINT_CHARS)}", file=sys.stderr)

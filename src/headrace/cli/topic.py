@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from headrace.cli.completion import complete_topic
+from headrace.cli.exits import end_with
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_SECONDS,
@@ -23,7 +24,7 @@ from headrace.cli.options import (
     connection,
     pairs_of,
 )
-from headrace.cli.printing import complain, print_json, print_table
+from headrace.cli.printing import print_json, print_table
 from headrace.errors import Exists, HeadraceError, Invalid, Missing
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def describe(
         for number, topic in enumerate(topics):
             print("\n" * (number > 0), end="")
             _print_details(topic)
-    _end_with({name: answer if isinstance(answer, HeadraceError) else None for name, answer in answers.items()})
+    end_with(answer for answer in answers.values() if isinstance(answer, HeadraceError))
 
 
 @topic_app.command()
@@ -170,7 +171,7 @@ def delete(
     else:
         for name in deleted:
             print(f"deleted topic {name}")
-    _end_with(failures)
+    end_with(failures.values())
 
 
 def _admin(reached: Connection) -> "TopicAdmin":
@@ -191,15 +192,6 @@ def _report(data: Mapping[str, str], sentence: str, output: Output) -> None:
         print_json(data)
     else:
         print(sentence)
-
-
-def _end_with(failures: Mapping[str, HeadraceError | None]) -> None:
-    """Complain about what failed, and end with code 1 if anything did."""
-    told = [failure for failure in failures.values() if failure is not None]
-    for failure in told:
-        complain(str(failure))
-    if told:
-        raise typer.Exit(1)
 
 
 def _summary(topic: "TopicDetails") -> dict[str, object]:

@@ -15,7 +15,7 @@ from headrace.cluster.registration import BROKER_CODEC, BrokerRecord
 from headrace.metadata import keys
 from headrace.metadata.port import MetadataStore
 from headrace.metadata.refreshing import SharedRefresh, follow
-from headrace.model.ids import StreamId
+from headrace.model.ids import SessionId, StreamId
 from headrace.runtime.clock import Clock
 
 NO_NODE = -1
@@ -28,12 +28,13 @@ MAX_REMEMBERED_LEADERS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerInfo:
-    """One living broker, as clients are told."""
+    """One living broker, as clients are told; `session` is the one that its leases are held in."""
 
     node_id: int
     host: str
     port: int
     rack: str | None
+    session: SessionId | None = None
 
 
 class _Brokers:
@@ -46,6 +47,8 @@ class _Brokers:
             if info.rack is not None:
                 zones.setdefault(info.rack, []).append(info.node_id)
         self._zones = {zone: (nodes, dict[StreamId, int]()) for zone, nodes in zones.items()}
+        self.by_node = infos
+        self.by_session = {info.session: info for info in self.infos if info.session is not None}
 
     def leader_of(self, stream: StreamId, zone: str | None) -> int:
         nodes, remembered = self._zones.get(zone) or self._zones[None]
@@ -69,6 +72,7 @@ class ClusterView:
         self._is_present: Callable[[], bool] = _is_absent
         self._without_self = self._with_self = _Brokers({})
         self._self_is_known = True
+        self._alone = _Brokers({})
         self._refresh = SharedRefresh(self._catch_up)
 
     @property
@@ -85,11 +89,33 @@ class ClusterView:
         """Return the node that a client (of that zone) is best sent to; `NO_NODE` if nobody is known to live."""
         return self._living().leader_of(stream, zone)
 
+    def broker(self, node_id: int) -> BrokerInfo | None:
+        """Return a living broker by its number."""
+        return self._living().by_node.get(node_id)
+
+    def broker_of_session(self, session: SessionId) -> BrokerInfo | None:
+        """Return the living broker that holds a session; `None` proves nothing before a refresh."""
+        return self._living().by_session.get(session)
+
+    def coordinator_of(self, key: str) -> BrokerInfo | None:
+        """Return the broker that is to coordinate something which nobody coordinates yet; `None` if nobody lives."""
+        living = self._living()
+        node = rendezvous(key, [info.node_id for info in living.infos])
+        return living.by_node.get(node)
+
     @property
     def controller_id(self) -> int:
         """Return the node that is named as controller: any living one will do; the lowest id."""
         brokers = self._living().infos
         return brokers[0].node_id if brokers else NO_NODE
+
+    def introduce(self, *, node_id: int, host: str, port: int, rack: str | None) -> None:
+        """Say where this broker listens, before it has joined.
+
+        While no broker at all is known to live, this one is named all the same: a client that is told of none at all
+        has nobody left to ask (librdkafka then never comes back). It joins soon, or another one will have.
+        """
+        self._alone = _Brokers({node_id: BrokerInfo(node_id=node_id, host=host, port=port, rack=rack)})
 
     def count_self(self, record: BrokerRecord, is_present: Callable[[], bool]) -> None:
         """Count this broker as living whenever `is_present` says so, even before the watch has shown it.
@@ -109,7 +135,8 @@ class ClusterView:
         await follow(self._store, keys.BROKERS, self.refresh, clock=self._clock)
 
     def _living(self) -> _Brokers:
-        return self._without_self if self._self_is_known or not self._is_present() else self._with_self
+        living = self._without_self if self._self_is_known or not self._is_present() else self._with_self
+        return living if living.infos else self._alone
 
     async def _catch_up(self) -> None:
         rows = await self._store.range(keys.prefix_range(keys.BROKERS, limit=MAX_BROKERS))
@@ -127,16 +154,19 @@ class ClusterView:
             self._with_self = _Brokers(self._known | {self._self.node_id: self._self})
 
 
-def rendezvous(stream: StreamId, nodes: list[int]) -> int:
-    """Return the node with the highest hash for a stream; `NO_NODE` if there are none."""
+def rendezvous(what: StreamId | str, nodes: list[int]) -> int:
+    """Return the node with the highest hash for a stream, or for a name; `NO_NODE` if there are none."""
     if len(nodes) < 2:
         return nodes[0] if nodes else NO_NODE
     # The node breaks ties, so that the order of the list never matters.
-    return max(nodes, key=lambda node: (blake2b(b"%d:%d" % (stream, node), digest_size=8).digest(), node))
+    told = b"%d" % what if isinstance(what, int) else b"=" + what.encode("utf-8", "surrogatepass")
+    return max(nodes, key=lambda node: (blake2b(b"%b:%d" % (told, node), digest_size=8).digest(), node))
 
 
 def _info(record: BrokerRecord) -> BrokerInfo:
-    return BrokerInfo(node_id=record.node_id, host=record.host, port=record.port, rack=record.rack)
+    return BrokerInfo(
+        node_id=record.node_id, host=record.host, port=record.port, rack=record.rack, session=record.session
+    )
 
 
 def _is_absent() -> bool:

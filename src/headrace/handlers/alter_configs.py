@@ -1,11 +1,11 @@
-"""AlterConfigs (33), versions 0-2: replace all configs of topics; v2 is flexible.
+"""AlterConfigs (33), versions 0-2: replace all configs of topics and groups; v2 is flexible.
 
 What a request does not name goes back to its default: that is why clients have moved to IncrementalAlterConfigs.
-Only topics can be altered. Each one is changed in one transaction, or not at all.
+Only topics and groups can be altered. Each one is changed in one transaction, or not at all.
 """
 
 from headrace.handlers.call import Call, Refusal, Refused
-from headrace.handlers.config_resources import alter_each
+from headrace.handlers.config_resources import ResourceType, alter_each
 from headrace.handlers.node import Node
 from headrace.model.error_codes import ErrorCode
 from headrace.runtime.text import one_line
@@ -16,10 +16,15 @@ _Resource = AlterConfigsRequest.AlterConfigsResource
 
 
 async def handle(node: Node, call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Alter every topic that was named, each by itself."""
+    """Alter every resource that was named, each by itself."""
 
     async def alter(resource: _Resource) -> None:
         configs = _configs(resource)
+        if resource.resource_type == ResourceType.GROUP:
+            await node.group_configs.set(
+                resource.resource_name, configs, replace=True, validate_only=request.validate_only
+            )
+            return
         await node.admin.set_configs(
             resource.resource_name, configs, replace=True, validate_only=request.validate_only
         )

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from headrace.errors import HeadraceError
+from headrace.groups.configs import InvalidGroupConfig
 from headrace.handlers.call import Refusal, Refused
 from headrace.handlers.topic_refusals import refusal_of_topic
 from headrace.model.error_codes import ErrorCode
@@ -26,8 +27,9 @@ _WHY_FIXED = {
     "variables or its command line, and start it again",
     ResourceType.BROKER_LOGGER: "a broker has one log level, logging.level, and it is given when it starts",
     ResourceType.CLIENT_METRICS: "brokers do not ask clients for metrics, so there is nothing to configure",
-    ResourceType.GROUP: "groups have no configs here",
 }
+
+ALTERABLE = frozenset({ResourceType.TOPIC, ResourceType.GROUP})
 
 ALTERED = Refusal(ErrorCode.NONE)
 
@@ -52,13 +54,15 @@ R = TypeVar("R", bound=_Resource)
 
 
 async def alter_each(resources: Sequence[R], alter: Callable[[R], Awaitable[None]]) -> list[Refusal]:
-    """Alter every topic that can be altered; return what became of each resource, in order."""
+    """Alter every topic and group that can be altered; return what became of each resource, in order."""
     times = Counter((one.resource_type, one.resource_name) for one in resources)
     outcomes = []
     for resource in resources:
         try:
             _check(resource, is_repeated=times[resource.resource_type, resource.resource_name] > 1)
             await alter(resource)
+        except InvalidGroupConfig as error:
+            outcomes.append(Refusal(ErrorCode.INVALID_CONFIG, str(error)))
         except (HeadraceError, Refused) as error:
             outcomes.append(refusal_of_topic(error))
         else:
@@ -78,7 +82,9 @@ def _check(resource: _Resource, *, is_repeated: bool) -> None:
         raise unknown_type(resource.resource_type)
     if is_repeated:
         raise Refused(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
-    if resource.resource_type != ResourceType.TOPIC:
+    if resource.resource_type == ResourceType.GROUP and not resource.resource_name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "a group has a name of at least one character")
+    if resource.resource_type not in ALTERABLE:
         raise Refused(ErrorCode.INVALID_REQUEST, _WHY_FIXED[ResourceType(resource.resource_type)])
     if len({config.name for config in resource.configs}) != len(resource.configs):
-        raise Refused(ErrorCode.INVALID_REQUEST, "the request names a config of this topic more than once")
+        raise Refused(ErrorCode.INVALID_REQUEST, "the request names a config of this resource more than once")

@@ -1,16 +1,17 @@
-"""DescribeConfigs (32), versions 1-4: the configs of topics and of this broker, with where each value comes from.
+"""DescribeConfigs (32), versions 1-4: configs of topics, groups and this broker, and where each value comes from.
 
 - v1 tells sources and synonyms; v3 types and, if asked for, a sentence on each config; v4 is flexible.
 
 A list of names that is null or empty asks for all; unknown names are left out, as by Kafka. A broker answers for
 itself: clients send the question to the broker that they name. There are no settings for all brokers at once that
-could be changed while they run, so the broker without a name has none to show; the same goes for loggers, client
-metrics and groups.
+could be changed while they run, so the broker without a name has none to show; the same goes for loggers and client
+metrics. A group has configs whether it exists or not.
 """
 
 from collections.abc import Sequence
 
 from headrace.errors import HeadraceError, Missing
+from headrace.groups.configs import effective as effective_of_group
 from headrace.handlers.call import Call, Refusal, Refused
 from headrace.handlers.config_resources import ResourceType, unknown_type
 from headrace.handlers.node import Node
@@ -33,6 +34,8 @@ async def handle(node: Node, call: Call, request: DescribeConfigsRequest) -> Des
     if any(resource.resource_type == ResourceType.TOPIC for resource in request.resources):
         # What was altered through another broker a moment ago must show here.
         await node.topics.refresh()
+    if any(resource.resource_type == ResourceType.GROUP for resource in request.resources):
+        await node.group_configs.refresh()
     return DescribeConfigsResponse(results=[_result(node, call, request, one) for one in request.resources])
 
 
@@ -76,7 +79,9 @@ def _configs_of(node: Node, resource: _Resource) -> Sequence[ConfigValue]:
         case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
             if not name:
                 raise Refused(ErrorCode.INVALID_REQUEST, "the resource has no name")
-            return ()
+            if resource.resource_type == ResourceType.CLIENT_METRICS:
+                return ()
+            return effective_of_group(node.group_configs.overrides(name), node.group_configs.defaults)
     raise unknown_type(resource.resource_type)
 
 

@@ -1,15 +1,16 @@
-"""IncrementalAlterConfigs (44), versions 0-1: set and unset single configs of topics; v1 is flexible.
+"""IncrementalAlterConfigs (44), versions 0-1: set and unset single configs of topics and groups; v1 is flexible.
 
-A config is set, unset, or, where it is a list, added to or taken away from. Only topics can be altered. Each one is
-changed in one transaction, or not at all. What is added to or taken away from is the list as it was when the request
-arrived: of two such requests at the same moment the later one wins.
+A config is set, unset, or, where it is a list, added to or taken away from. Only topics and groups can be altered.
+Each one is changed in one transaction, or not at all. What is added to or taken away from is the list as it was when
+the request arrived: of two such requests at the same moment the later one wins.
 """
 
 import enum
 
 from headrace.errors import Missing
+from headrace.groups.configs import InvalidGroupConfig
 from headrace.handlers.call import Call, Refusal, Refused
-from headrace.handlers.config_resources import alter_each
+from headrace.handlers.config_resources import ResourceType, alter_each
 from headrace.handlers.node import Node
 from headrace.model.error_codes import ErrorCode
 from headrace.runtime.text import one_line
@@ -35,11 +36,15 @@ _EDITS = frozenset({Operation.APPEND, Operation.SUBTRACT})
 
 
 async def handle(node: Node, call: Call, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-    """Alter every topic that was named, each by itself."""
+    """Alter every resource that was named, each by itself."""
     if any(config.config_operation in _EDITS for one in request.resources for config in one.configs):
         await node.topics.refresh()
 
     async def alter(resource: _Resource) -> None:
+        if resource.resource_type == ResourceType.GROUP:
+            group_changes = {config.name: _new_group_value(config) for config in resource.configs}
+            await node.group_configs.set(resource.resource_name, group_changes, validate_only=request.validate_only)
+            return
         changes = {config.name: _new_value(node, resource.resource_name, config) for config in resource.configs}
         await node.admin.set_configs(resource.resource_name, changes, validate_only=request.validate_only)
 
@@ -67,9 +72,26 @@ def _new_value(node: Node, topic_name: str, config: _Config) -> str | None:
                 raise Missing(f"there is no topic '{topic_name}'")
             is_append = config.config_operation == Operation.APPEND
             return edited_list(config.name, topic.overrides, _given(config), is_append=is_append)
-    raise Refused(
+    raise _unknown_operation(config.config_operation)
+
+
+def _new_group_value(config: _Config) -> str | None:
+    """Return what a group's config becomes; none of them is a list."""
+    match config.config_operation:
+        case Operation.DELETE:
+            return None
+        case Operation.SET:
+            return _given(config)
+        case Operation.APPEND | Operation.SUBTRACT:
+            shown = one_line(config.name, max_chars=MAX_SHOWN_CHARS)
+            raise InvalidGroupConfig(f"{shown} is not a list: it can be set and unset only")
+    raise _unknown_operation(config.config_operation)
+
+
+def _unknown_operation(number: int) -> Refused:
+    return Refused(
         ErrorCode.INVALID_REQUEST,
-        f"operation {config.config_operation} is unknown: 0 sets, 1 unsets, 2 adds to a list, 3 takes away from it",
+        f"operation {number} is unknown: 0 sets, 1 unsets, 2 adds to a list, 3 takes away from it",
     )
 
 

@@ -23,6 +23,8 @@ async def handle(node: Node, call: Call, request: ListConfigResourcesRequest) ->
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"there are no resources of type {unknown[0]}")
     if ResourceType.TOPIC in types:
         await node.topics.refresh()
+    if ResourceType.GROUP in types:
+        await node.group_configs.refresh()
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=number)
@@ -42,4 +44,6 @@ def _names(node: Node, number: int) -> list[str]:
         return [topic.name for topic in node.topics.known()]
     if number in _BROKER_TYPES:
         return [str(broker.node_id) for broker in node.cluster.brokers]
+    if number == ResourceType.GROUP:
+        return node.group_configs.known()
     return []

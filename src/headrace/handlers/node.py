@@ -7,6 +7,8 @@ from headrace.cluster.view import ClusterView
 from headrace.fetch.fetcher import Fetcher
 from headrace.fetch.sessions import FetchSessions
 from headrace.fetch.timestamps import TimestampFinder
+from headrace.groups.configs import GroupConfigs
+from headrace.groups.coordinator import GroupCoordinator
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
@@ -41,6 +43,9 @@ class Node:
     fetcher: Fetcher
     fetch_sessions: FetchSessions
     timestamps: TimestampFinder
+    groups: GroupCoordinator
+    group_configs: GroupConfigs
+    offset_metadata_max_bytes: int
     broker_configs: Sequence[ConfigValue]
     auto_create_topics: bool
     max_open_bytes: int

@@ -54,3 +54,13 @@ CLUSTER_OPERATIONS = bits_of(
         Operation.IDEMPOTENT_WRITE,
     ]
 )
+
+GROUP_OPERATIONS = bits_of(
+    [
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ]
+)

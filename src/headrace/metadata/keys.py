@@ -10,6 +10,7 @@
     /headrace/v1/topic-names/=orders_eu                                  who holds that name and all like it
     /headrace/v1/topics-revision                                         how often topics have changed, and which last
     /headrace/v1/deleted-topics/4f1c…                                    what is left of a deleted topic, by its id
+    /headrace/v1/group-configs/=orders                                   what was set for the group `orders`
     /headrace/v1/d/0000/state                                            next commit number, folded_to, next stream id
     /headrace/v1/d/0000/log/00000000000000000042                         commit record 42
     /headrace/v1/d/0000/streams/00000000000000000007/info                kind and owner of stream 7
@@ -18,6 +19,11 @@
     /headrace/v1/d/0000/streams/00000000000000000007/producers/00000000000000000009   producer 9's state
     /headrace/v1/d/0000/objects/<writer>-00000003                        a WAL object's record
     /headrace/v1/d/0000/writers/<writer>                                 last frame of a writer
+    /headrace/v1/d/0000/groups/=orders/head                              the group `orders`: protocol, epoch, state
+    /headrace/v1/d/0000/groups/=orders/lease                             who coordinates it: session and epoch
+    /headrace/v1/d/0000/groups/=orders/members/=c-1                      its member `c-1`
+    /headrace/v1/d/0000/groups/=orders/assignment/=c-1                   what that member is meant to have
+    /headrace/v1/d/0000/groups/=orders/offsets/4f1c…/00000000000000000003   its offset in a topic's partition 3
 
 Numbers are zero-padded to 20 digits, so that they sort. Strings from clients are percent-escaped, and beyond
 512 bytes hashed, with the full string in the value. No key is longer than 1,024 bytes.
@@ -47,6 +53,7 @@ TOPICS = ROOT + "topics/"
 TOPIC_NAMES = ROOT + "topic-names/"
 TOPICS_REVISION = Key(ROOT + "topics-revision")
 DELETED_TOPICS = ROOT + "deleted-topics/"
+GROUP_CONFIGS = ROOT + "group-configs/"
 
 MAX_ESCAPED_BYTES = 512
 MAX_REMEMBERED_STREAMS = 100_000
@@ -120,12 +127,17 @@ def deleted_topic(topic_id: TopicId) -> Key:
     return Key(DELETED_TOPICS + topic_id.hex())
 
 
+def group_config(group_id: str) -> Key:
+    return Key(GROUP_CONFIGS + escaped(group_id))
+
+
 class DomainKeys:
     """The keys of one domain. `keys.head(StreamId(7))` and so on."""
 
     __slots__ = (
         "_streams",
         "domain",
+        "groups_prefix",
         "log_prefix",
         "objects_prefix",
         "state",
@@ -144,6 +156,10 @@ class DomainKeys:
         self.objects_prefix = root + "objects/"
         self.writers_prefix = root + "writers/"
         self.streams_prefix = root + "streams/"
+        self.groups_prefix = root + "groups/"
+
+    def group(self, group_id: str) -> "GroupKeys":
+        return GroupKeys(self.groups_prefix, group_id)
 
     def log(self, seq: int) -> Key:
         return Key(self.log_prefix + str(seq).zfill(_DIGITS))
@@ -189,6 +205,38 @@ class DomainKeys:
                 self._streams.clear()
             found = self._streams[stream] = _StreamKeys(self.streams_prefix + number(stream) + "/")
         return found
+
+
+class GroupKeys:
+    """The keys of one consumer group. All of them are one lock unit, the lease included.
+
+    So a transaction of the group's coordinator locks one unit, whatever it writes.
+    """
+
+    __slots__ = ("assignments_prefix", "head", "lease", "members_prefix", "offsets_prefix", "unit")
+
+    def __init__(self, groups_prefix: str, group_id: str) -> None:
+        root = f"{groups_prefix}{escaped(group_id)}/"
+        self.unit = Unit(root)
+        self.head = Key(root + "head")
+        self.lease = Key(root + "lease")
+        self.members_prefix = root + "members/"
+        self.assignments_prefix = root + "assignment/"
+        self.offsets_prefix = root + "offsets/"
+
+    def member(self, member_id: str) -> Key:
+        return Key(self.members_prefix + escaped(member_id))
+
+    def assignment(self, member_id: str) -> Key:
+        return Key(self.assignments_prefix + escaped(member_id))
+
+    def offset(self, topic_id: TopicId, partition: int) -> Key:
+        return Key(f"{self.offsets_prefix}{topic_id.hex()}/{number(partition)}")
+
+    def partition_of(self, key: Key) -> tuple[TopicId, int]:
+        """Return which partition an offset's key is about."""
+        topic_id, _, partition = key.removeprefix(self.offsets_prefix).partition("/")
+        return TopicId(bytes.fromhex(topic_id)), int(partition)
 
 
 class _StreamKeys:

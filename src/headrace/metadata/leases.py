@@ -60,8 +60,11 @@ def require(seen: Seen, lease: Lease) -> None:
         )
 
 
-async def take(store: MetadataStore, key: Key, session: SessionId) -> Lease:
-    """Take a lease in a session, or raise `LeaseHeld`. To take what the session holds already changes nothing.
+async def take(store: MetadataStore, key: Key, session: SessionId, *, anew: bool = False) -> Lease:
+    """Take a lease in a session, or raise `LeaseHeld`.
+
+    To take what the session holds already changes nothing, unless it is taken `anew`: then its epoch grows, and
+    whatever was sent under the old one is fenced, even if it arrives late.
 
     The holder's session is judged inside the transaction, which has to name its unit before it begins. So the
     holder is read first, and if it has changed by then, the whole is done anew.
@@ -71,7 +74,7 @@ async def take(store: MetadataStore, key: Key, session: SessionId) -> Lease:
         expected = None if before is None else LEASE_CODEC.decode(before.value, key).session
         holder_key = None if expected is None else keys.session(expected)
         wanted = [key] if holder_key is None else [key, holder_key]
-        decide = _decide_take(key, session, expected, holder_key)
+        decide = _decide_take(key, session, expected, holder_key, anew=anew)
         units = sorted({keys.unit_of(one) for one in wanted})
         lease = (await store.transact(units, Reads(keys=wanted), decide, session=session)).result
         if lease is not None:
@@ -92,15 +95,15 @@ async def release(store: MetadataStore, lease: Lease) -> None:
 
 
 def _decide_take(
-    key: Key, session: SessionId, expected: SessionId | None, holder_key: Key | None
+    key: Key, session: SessionId, expected: SessionId | None, holder_key: Key | None, *, anew: bool
 ) -> Callable[[Seen], Decision[Lease | None]]:
     """Return the rule of `take`; its result is `None` when the lease names another holder than expected."""
 
     def decide(seen: Seen) -> Decision[Lease | None]:
         record = LEASE_CODEC.seen(seen, key) or LeaseRecord(None, 0)
-        if record.session == session:
+        if record.session == session and not anew:
             return Decision(result=Lease(key=key, session=session, epoch=record.epoch))
-        if record.session is not None:
+        if record.session is not None and record.session != session:
             if record.session != expected or holder_key is None:
                 return Decision(result=None)
             if seen.get(holder_key) is not None:

@@ -27,6 +27,7 @@ class SharedRefresh:
         """Return after a reading that began after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run_after(self._running))
+            self._next.add_done_callback(_look_at)
         await asyncio.shield(self._next)
 
     async def _run_after(self, previous: "asyncio.Task[None] | None") -> None:
@@ -34,6 +35,12 @@ class SharedRefresh:
             await asyncio.wait([previous])
         self._running, self._next = self._next, None
         await self._catch_up()
+
+
+def _look_at(done: "asyncio.Task[None]") -> None:
+    """Whoever waits raises what went wrong; where all have gone meanwhile, it is of no use to anybody."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def follow(store: MetadataStore, prefix: str, refresh: Callable[[], Awaitable[None]], *, clock: Clock) -> None:

@@ -33,6 +33,7 @@ class Incarnations:
         join: Callable[[], Awaitable[Membership]],
         make_writer: Callable[[Membership], LogWriter],
         present: Callable[[Membership], None],
+        absent: Callable[[], None],
         log_in: ProduceLog,
         clock: Clock,
         log: Log,
@@ -40,6 +41,7 @@ class Incarnations:
         self._join = join
         self._make_writer = make_writer
         self._present = present
+        self._absent = absent
         self._log_in = log_in
         self._clock = clock
         self._log = log
@@ -120,6 +122,7 @@ class Incarnations:
         If this is broken off, `stop` begins it anew: each step may be repeated.
         """
         self._log_in.use(None)
+        self._absent()
         if self._membership is not None:
             await self._membership.unregister()
         if self._writer is not None:

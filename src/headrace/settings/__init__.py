@@ -21,6 +21,7 @@ from headrace.runtime.configuration import (
     resolve,
 )
 from headrace.settings.broker import BrokerSettings, LoggingSettings
+from headrace.settings.groups import GroupSettings
 from headrace.settings.log import FetchSettings, IndexSettings, TopicSettings, WalSettings
 from headrace.settings.network import NetworkSettings
 from headrace.settings.stores import MetadataSettings, ObjectSettings
@@ -39,6 +40,7 @@ class Settings:
     wal: WalSettings
     fetch: FetchSettings
     index: IndexSettings
+    groups: GroupSettings
     objects: ObjectSettings
     metadata: MetadataSettings
     logging: LoggingSettings
@@ -83,6 +85,17 @@ def _check_together(settings: Settings) -> None:
             f"clients cannot connect to {told}: set advertised.listeners to the address where they reach this broker"
         )
     message_max_bytes = settings.topics.message_max_bytes
+    groups = settings.groups
+    if groups.min_session_timeout_ms > groups.max_session_timeout_ms:
+        raise Invalid(
+            f"group.min.session.timeout.ms is {groups.min_session_timeout_ms}, more than"
+            f" group.max.session.timeout.ms, {groups.max_session_timeout_ms}: no member could join"
+        )
+    if groups.consumer_heartbeat_interval_ms >= groups.consumer_session_timeout_ms:
+        raise Invalid(
+            f"group.consumer.heartbeat.interval.ms is {groups.consumer_heartbeat_interval_ms}, not less than"
+            f" group.consumer.session.timeout.ms, {groups.consumer_session_timeout_ms}: members would be counted out"
+        )
     for small, small_bytes, large, large_bytes in (
         ("wal.frame.max.bytes", wal.frame_max_bytes, "wal.segment.max.bytes", wal.segment_max_bytes),
         ("wal.frame.max.bytes", wal.frame_max_bytes, "wal.buffer.max.bytes", wal.buffer_max_bytes),

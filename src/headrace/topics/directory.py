@@ -7,7 +7,7 @@ Must stay true: a positive answer may come from memory at once; before any negat
 the caller refreshes. When `refresh` returns, everything that was committed before it was called is known here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace.metadata import keys
 from headrace.metadata.keys import prefix_range
@@ -45,6 +45,7 @@ class TopicDirectory:
         self._by_id: dict[TopicId, Topic] = {}
         self._versions: dict[Key, int] = {}
         self._sorted: list[Topic] | None = []
+        self._listeners: list[Callable[[], None]] = []
         self._refresh = SharedRefresh(self._catch_up)
 
     def get(self, name: str) -> Topic | None:
@@ -60,6 +61,10 @@ class TopicDirectory:
         if self._sorted is None:
             self._sorted = [self._by_name[name] for name in sorted(self._by_name)]
         return list(self._sorted)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call a listener whenever topics have come, gone or changed here, from now on."""
+        self._listeners.append(listener)
 
     async def refresh(self) -> None:
         """Catch up with everything that was committed before this call; concurrent calls share one read."""
@@ -106,6 +111,8 @@ class TopicDirectory:
             self._by_name[topic.name] = self._by_id[topic.id] = topic
         self._versions.update((item.key, item.version) for item in newer)
         self._sorted = None
+        for listener in self._listeners:
+            listener()
 
     def _forget(self, name: str) -> None:
         known = self._by_name.pop(name, None)

@@ -34,6 +34,17 @@ async def test_a_free_lease_is_taken_and_lets_its_holder_act(store: MetadataStor
     assert await value(store, WORK) == b"1"
 
 
+async def test_a_lease_that_is_taken_anew_shuts_out_what_was_sent_before(store: MetadataStore) -> None:
+    session = await store.open_session(timeout_ms=1000)
+    old = await take(store, LEASE, session, anew=True)
+    new = await take(store, LEASE, session, anew=True)
+    assert (old.epoch, new.epoch) == (1, 2)
+    with pytest.raises(Fenced):
+        await act(store, old)
+    await act(store, new)
+    assert await value(store, WORK) == b"2"
+
+
 async def test_a_lease_that_is_held_is_refused_and_its_holder_named(
     store: MetadataStore, other: MetadataStore
 ) -> None:

@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import beside_kafka, wire
+from benchmarks import beside_kafka, groups_beside_kafka, wire
 from benchmarks.beside_kafka.plan import full_plan, quick_plan
 
 
@@ -32,11 +32,12 @@ def test_quick_without_names_runs_only_what_has_a_short_form(monkeypatch: pytest
         return []
 
     monkeypatch.setattr(beside_kafka, "run", functools.partial(note, "beside_kafka"))
+    monkeypatch.setattr(groups_beside_kafka, "run", functools.partial(note, "groups_beside_kafka"))
     monkeypatch.setattr(wire, "run", functools.partial(note, "wire"))
     monkeypatch.setattr(command, "save", lambda figures, path: None)
     assert command.main(["--quick"]) == 0
-    assert asked == [("beside_kafka", True)]
+    assert asked == [("beside_kafka", True), ("groups_beside_kafka", True)]
     assert command.main(["--quick", "wire", "beside_kafka"]) == 0
-    assert asked[1:] == [("wire", False), ("beside_kafka", True)]
+    assert asked[2:] == [("wire", False), ("beside_kafka", True)]
     assert command.main(["beside_kafka"]) == 0
-    assert asked[3:] == [("beside_kafka", False)]
+    assert asked[4:] == [("beside_kafka", False)]

@@ -21,7 +21,9 @@ def _complete(*words: str, **environment: str) -> list[str]:
 
 def test_commands_and_values_are_completed() -> None:
     assert _complete("headrace", "topic", "") == ["create", "list", "describe", "alter", "delete"]
+    assert _complete("headrace", "group", "") == ["list", "describe", "delete", "reset-offsets"]
     assert _complete("headrace", "produce", "-z", "z") == ["zstd"]
+    assert _complete("headrace", "group", "list", "--type", "c") == ["classic", "consumer"]
 
 
 def test_topics_are_asked_for_where_the_command_line_or_a_variable_says(mock_cluster: str) -> None:
@@ -38,3 +40,4 @@ def test_topics_are_asked_for_where_the_command_line_or_a_variable_says(mock_clu
 
 def test_a_cluster_that_is_away_completes_nothing() -> None:
     assert _complete("headrace", "consume", "t", HEADRACE_BOOTSTRAP="127.0.0.1:1") == []
+    assert _complete("headrace", "group", "describe", "g", HEADRACE_BOOTSTRAP="127.0.0.1:1") == []

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from headrace.cli.group import group_app
 from headrace.cli.main import app
 from headrace.cli.topic import topic_app
 
@@ -14,13 +15,18 @@ PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text(e
 
 
 def _options(command: str) -> set[str]:
-    group = typer.main.get_command(topic_app if command.startswith("topic ") else app)
+    group = typer.main.get_command({"topic": topic_app, "group": group_app}.get(command.split()[0], app))
     [found] = [c for name, c in group.commands.items() if name == command.split()[-1]]  # type: ignore[attr-defined]
     return {name for parameter in found.params for name in parameter.opts if name.startswith("-")}
 
 
 @pytest.mark.parametrize(
-    "command", ["produce", "consume", "topic create", "topic list", "topic alter", "topic delete", "topic describe"]
+    "command",
+    [
+        *("produce", "consume"),
+        *("topic create", "topic list", "topic alter", "topic delete", "topic describe"),
+        *("group list", "group describe", "group delete", "group reset-offsets"),
+    ],
 )
 def test_every_option_is_on_the_page(command: str) -> None:
     missing = [

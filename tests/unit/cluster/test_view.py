@@ -44,9 +44,10 @@ async def test_brokers_come_and_go_by_watch(stage: Stage, followed: ClusterView)
     ten, two = await stage.join(place(10)), await stage.join(place(2, port=1, rack="eu"))
     await stage.clock.settle()
     assert followed.brokers == (
-        BrokerInfo(node_id=2, host="broker.example", port=1, rack="eu"),
-        BrokerInfo(node_id=10, host="broker.example", port=9092, rack=None),
+        BrokerInfo(node_id=2, host="broker.example", port=1, rack="eu", session=two.session),
+        BrokerInfo(node_id=10, host="broker.example", port=9092, rack=None, session=ten.session),
     )
+    assert followed.broker(2) == followed.broker_of_session(two.session) == followed.brokers[0]
     assert followed.controller_id == 2
     await two.leave()
     await stage.clock.settle()
@@ -55,6 +56,23 @@ async def test_brokers_come_and_go_by_watch(stage: Stage, followed: ClusterView)
     await ten.unregister()
     await stage.clock.settle()
     assert nodes(followed) == []
+
+
+async def test_a_broker_that_knows_of_nobody_names_itself(view: ClusterView) -> None:
+    view.introduce(node_id=7, host="broker.example", port=9, rack=None)
+    assert nodes(view) == [7] and view.controller_id == 7
+    assert view.leader_of(StreamId(1)) == 7
+    found = view.coordinator_of("group")
+    assert found is not None and found.node_id == 7
+
+
+async def test_every_view_names_the_same_coordinator_and_names_are_spread(stage: Stage, view: ClusterView) -> None:
+    assert view.coordinator_of("group") is None
+    for number in (1, 2, 3):
+        await stage.join(place(number))
+    await view.refresh()
+    found = [view.coordinator_of(f"group {number}") for number in range(60)]
+    assert {broker.node_id for broker in found if broker is not None} == {1, 2, 3}
 
 
 async def test_a_refresh_sees_what_was_there_when_it_was_called(stage: Stage, view: ClusterView) -> None:

@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import cast
 
+from headrace.groups.configs import GroupConfigs
+from headrace.groups.protocol import GroupConfig
 from headrace.handlers.node import Node
 from headrace.index.cache import IndexCache
 from headrace.model.ids import StreamId
@@ -14,6 +16,8 @@ from tests.unit.handlers.topic_node import TopicNode
 from tests.unit.topics.registry_kit import RegistryKit
 
 NODE_ID = 1
+
+GROUP_DEFAULTS = GroupConfig(session_timeout_ms=45_000, heartbeat_interval_ms=None)
 
 BROKER_CONFIGS = (
     ConfigValue(
@@ -47,6 +51,7 @@ class AdminNode(TopicNode):
         super().__init__()
         self.log = LogKit()
         self.log.store, self.log.keys = self.store, self.keys
+        self.group_configs = self.another_group_configs()
         self.node = cast(
             Node,
             SimpleNamespace(
@@ -60,6 +65,7 @@ class AdminNode(TopicNode):
                 admin=self.admin,
                 cluster=self.cluster,
                 broker_configs=BROKER_CONFIGS,
+                group_configs=self.group_configs,
             ),
         )
 
@@ -71,6 +77,10 @@ class AdminNode(TopicNode):
         other.directory = other.another_directory()
         other.admin = other.admin_over(other.directory)
         return other
+
+    def another_group_configs(self) -> GroupConfigs:
+        """Return what another broker over the same store remembers of groups' configs."""
+        return GroupConfigs(self.store, defaults=GROUP_DEFAULTS, clock=self.clock)
 
     def stream(self, topic: str, partition: int = 0) -> StreamId:
         return self.topic(topic).streams[partition]

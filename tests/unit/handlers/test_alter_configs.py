@@ -1,4 +1,4 @@
-"""AlterConfigs: replaces all configs of a topic, or none."""
+"""AlterConfigs: replaces all configs of a topic or of a group, or none."""
 
 import pytest
 
@@ -78,7 +78,11 @@ async def test_validation_changes_nothing_but_says_what_is_wrong() -> None:
         (ResourceType.BROKER, "", [], ErrorCode.INVALID_REQUEST),
         (ResourceType.BROKER_LOGGER, "1", [], ErrorCode.INVALID_REQUEST),
         (ResourceType.CLIENT_METRICS, "m", [], ErrorCode.INVALID_REQUEST),
-        (ResourceType.GROUP, "g", [], ErrorCode.INVALID_REQUEST),
+        (ResourceType.GROUP, "", [], ErrorCode.INVALID_REQUEST),
+        (ResourceType.GROUP, "g", [("flush.ms", "1")], ErrorCode.INVALID_CONFIG),
+        (ResourceType.GROUP, "g", [("share.session.timeout.ms", "45000")], ErrorCode.INVALID_CONFIG),
+        (ResourceType.GROUP, "g", [("consumer.session.timeout.ms", "soon")], ErrorCode.INVALID_CONFIG),
+        (ResourceType.GROUP, "g", [("consumer.session.timeout.ms", None)], ErrorCode.INVALID_REQUEST),
         (1, "a", [], ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -93,6 +97,18 @@ async def test_each_resource_is_refused_by_itself_and_left_as_it_was(
     assert good.error_code == 0
     assert kit.topic("a").overrides == {"retention.ms": "5", "flush.ms": "6"}
     assert kit.topic("b").overrides == {"flush.ms": "1"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_group_is_left_with_what_is_named(version: int) -> None:
+    kit = await prepared()
+    await kit.group_configs.set("g", {"consumer.session.timeout.ms": "50000"})
+    asked = request((ResourceType.GROUP, "g", [("consumer.heartbeat.interval.ms", "700")]))
+    (one,) = (await ask(handle, kit.node, version, asked)).responses
+    assert (one.resource_type, one.resource_name, one.error_code) == (ResourceType.GROUP, "g", 0)
+    assert kit.group_configs.overrides("g") == {"consumer.heartbeat.interval.ms": "700"}
+    await ask(handle, kit.node, version, request((ResourceType.GROUP, "g", [])))
+    assert kit.group_configs.known() == []
 
 
 async def test_topic_that_is_named_twice_is_refused_twice() -> None:

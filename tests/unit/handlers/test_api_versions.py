@@ -53,6 +53,14 @@ async def test_client_that_says_its_name_is_logged_in_one_short_line() -> None:
     assert software.startswith("evil\\nname") and len(software) < 2 * MAX_SOFTWARE_CHARS
 
 
-async def test_no_feature_is_named_that_is_not_served() -> None:
-    answer = await ask(ApiVersions(served).handle, Logged().node, 4, ApiVersionsRequest())
+@pytest.mark.parametrize(("version", "first"), [(3, 1), (4, 0)])
+async def test_the_groups_that_are_served_are_named_as_a_feature(version: int, first: int) -> None:
+    answer = await ask(ApiVersions(served).handle, Logged().node, version, ApiVersionsRequest())
+    (supported,), (finalized,) = answer.supported_features, answer.finalized_features
+    assert (supported.name, supported.min_version, supported.max_version) == ("group.version", first, 1)
+    assert (finalized.name, finalized.max_version_level, answer.finalized_features_epoch) == ("group.version", 1, 0)
+
+
+async def test_versions_without_features_name_none() -> None:
+    answer = await ask(ApiVersions(served).handle, Logged().node, 2, ApiVersionsRequest())
     assert (answer.supported_features, answer.finalized_features) == ([], [])

@@ -128,12 +128,30 @@ async def test_broker_tells_its_settings_but_no_secret(version: int) -> None:
         (ResourceType.BROKER, ""),
         (ResourceType.BROKER_LOGGER, "1"),
         (ResourceType.CLIENT_METRICS, "m"),
-        (ResourceType.GROUP, "g"),
     ],
 )
 async def test_what_has_no_configs_here_answers_with_none(number: int, name: str) -> None:
     (result,) = (await ask(handle, AdminNode().node, NEWEST, request((number, name, None)))).results
     assert (result.error_code, result.configs) == (0, [])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_group_has_configs_whether_it_exists_or_not(version: int) -> None:
+    kit = AdminNode()
+    await kit.another_group_configs().set("g", {"consumer.session.timeout.ms": " 50000 "})
+    asked = request((ResourceType.GROUP, "g", None), (ResourceType.GROUP, "h", ["no.such"]), synonyms=True)
+    some, none = (await ask(handle, kit.node, version, asked)).results
+    assert (some.error_code, none.error_code, none.configs) == (0, 0, [])
+    configs = by_name(some)
+    assert set(configs) == {"consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"}
+    session = configs["consumer.session.timeout.ms"]
+    assert (session.value, session.config_source, session.read_only) == ("50000", 8, False)
+    assert [(one.name, one.value, one.source) for one in session.synonyms] == [
+        ("consumer.session.timeout.ms", "50000", 8),
+        ("group.consumer.session.timeout.ms", "45000", 5),
+    ]
+    interval = configs["consumer.heartbeat.interval.ms"]
+    assert (interval.value, interval.config_source) == ("0", 5)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

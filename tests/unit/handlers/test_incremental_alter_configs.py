@@ -114,7 +114,13 @@ async def test_validation_changes_nothing() -> None:
         ((ResourceType.BROKER, "1", [("num.partitions", 0, "2")]), ErrorCode.INVALID_REQUEST),
         ((ResourceType.BROKER_LOGGER, "1", [("root", 0, "INFO")]), ErrorCode.INVALID_REQUEST),
         ((ResourceType.CLIENT_METRICS, "m", [("interval.ms", 0, "100")]), ErrorCode.INVALID_REQUEST),
-        ((ResourceType.GROUP, "g", [("a", 0, "b")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.GROUP, "g", [("a", 0, "b")]), ErrorCode.INVALID_CONFIG),
+        ((ResourceType.GROUP, "g", [("consumer.session.timeout.ms", 0, "1")]), ErrorCode.INVALID_CONFIG),
+        ((ResourceType.GROUP, "g", [("consumer.session.timeout.ms", 2, "1")]), ErrorCode.INVALID_CONFIG),
+        ((ResourceType.GROUP, "g", [("consumer.session.timeout.ms", 3, "1")]), ErrorCode.INVALID_CONFIG),
+        ((ResourceType.GROUP, "g", [("consumer.session.timeout.ms", 0, None)]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.GROUP, "g", [("consumer.session.timeout.ms", 9, "1")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.GROUP, "", [("consumer.session.timeout.ms", 0, "50000")]), ErrorCode.INVALID_REQUEST),
         ((77, "x", []), ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -129,6 +135,35 @@ async def test_each_resource_is_refused_by_itself_and_left_as_it_was(
     assert good.error_code == 0
     assert kit.topic("a").overrides == {"retention.ms": "5", "flush.ms": "6"}
     assert kit.topic("b").overrides == {"flush.ms": "1"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_configs_of_a_group_are_set_and_unset(version: int) -> None:
+    kit = await prepared()
+    group = ResourceType.GROUP
+    steps: list[tuple[list[Change], dict[str, str]]] = [
+        (
+            [("consumer.session.timeout.ms", 0, "50000"), ("consumer.heartbeat.interval.ms", 0, "700")],
+            {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "700"},
+        ),
+        (
+            [("consumer.session.timeout.ms", 1, None), ("no.such", 1, None)],
+            {"consumer.heartbeat.interval.ms": "700"},
+        ),
+        ([("consumer.heartbeat.interval.ms", 1, "any")], {}),
+    ]
+    for changes, after in steps:
+        (one,) = (await ask(handle, kit.node, version, request((group, "g", changes)))).responses
+        assert (one.resource_type, one.resource_name, one.error_code) == (group, "g", 0)
+        assert kit.group_configs.overrides("g") == after
+
+
+async def test_validation_leaves_a_group_as_it_was() -> None:
+    kit = await prepared()
+    change = ("consumer.session.timeout.ms", Operation.SET, "50000")
+    asked = request((ResourceType.GROUP, "g", [change]), validate_only=True)
+    (one,) = (await ask(handle, kit.node, NEWEST, asked)).responses
+    assert (one.error_code, kit.group_configs.known()) == (0, [])
 
 
 async def test_resource_that_is_named_twice_is_refused_twice() -> None:

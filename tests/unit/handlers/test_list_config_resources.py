@@ -1,4 +1,4 @@
-"""ListConfigResources: topics and brokers, and nothing that does not exist."""
+"""ListConfigResources: topics, brokers and groups that have configs, and nothing that does not exist."""
 
 import pytest
 
@@ -13,11 +13,14 @@ from tests.unit.handlers.topic_node import ask, call, over_the_wire
 TOPICS = [("a", ResourceType.TOPIC), ("b", ResourceType.TOPIC)]
 BROKERS = [(node, ResourceType.BROKER) for node in "123"]
 LOGGERS = [(node, ResourceType.BROKER_LOGGER) for node in "123"]
+GROUPS = [("g", ResourceType.GROUP), ("h", ResourceType.GROUP)]
 
 
 async def listed(version: int, *types: int) -> list[tuple[str, int]]:
     kit = AdminNode()
     await kit.elsewhere().create("b", "a")
+    for group in ("h", "g"):
+        await kit.another_group_configs().set(group, {"consumer.session.timeout.ms": "50000"})
     answer = await ask(handle, kit.node, version, ListConfigResourcesRequest(resource_types=list(types)))
     assert answer.error_code == 0
     return [(one.resource_name, one.resource_type) for one in answer.config_resources]
@@ -28,7 +31,7 @@ async def test_oldest_version_lists_client_metrics_of_which_there_are_none() -> 
 
 
 async def test_no_type_asks_for_all() -> None:
-    assert await listed(1) == TOPICS + BROKERS + LOGGERS
+    assert await listed(1) == TOPICS + BROKERS + LOGGERS + GROUPS
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,8 @@ async def test_no_type_asks_for_all() -> None:
         ([ResourceType.TOPIC], TOPICS),
         ([ResourceType.BROKER, ResourceType.TOPIC, ResourceType.BROKER], BROKERS + TOPICS),
         ([ResourceType.BROKER_LOGGER], LOGGERS),
-        ([ResourceType.CLIENT_METRICS, ResourceType.GROUP], []),
+        ([ResourceType.CLIENT_METRICS], []),
+        ([ResourceType.GROUP], GROUPS),
     ],
 )
 async def test_each_type_is_listed_once(types: list[int], expected: list[tuple[str, int]]) -> None:

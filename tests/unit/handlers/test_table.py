@@ -20,6 +20,7 @@ NAMES = [api.name for api in APIS]
 
 def test_table_stands_by_key_and_tells_itself() -> None:
     assert all(key == api.key for key, api in TABLE.items())
+    assert list(TABLE) == sorted(TABLE)
     assert list(served()) == [(api.key, api.first_version, api.last_version) for api in APIS]
     assert len(set(NAMES)) == len(NAMES)
 

@@ -1,6 +1,7 @@
 """A refresh proves something only for those who asked before it began."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -65,3 +66,25 @@ async def test_following_tries_again_until_the_store_answers() -> None:
     following.cancel()
     await asyncio.wait([following])
     assert not failures
+
+
+async def test_a_failure_that_nobody_waits_for_any_more_is_not_left_lying_about() -> None:
+    failures: list[dict[str, object]] = []
+    loop, clock = asyncio.get_running_loop(), ManualClock()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    gate = asyncio.Event()
+
+    async def reading() -> None:
+        await gate.wait()
+        raise Retryable("not now")
+
+    refresh = SharedRefresh(reading)
+    asked = asyncio.create_task(refresh.run())
+    await clock.settle()
+    asked.cancel()
+    await clock.settle()
+    gate.set()
+    await clock.settle()
+    del refresh
+    gc.collect()
+    assert failures == []

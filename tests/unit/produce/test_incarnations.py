@@ -92,10 +92,12 @@ class Kit:
         self.memberships: list[Membership] = []
         self.writers: list[LogWriter] = []
         self.presented: list[Membership] = []
+        self.absences = 0
         self.incarnations = Incarnations(
             join=self.join,
             make_writer=self.make_writer,
             present=self.presented.append,
+            absent=self._note_absence,
             log_in=self.log_in,
             clock=self.clock,
             log=self.log,
@@ -173,6 +175,9 @@ class Kit:
         session = BROKER_CODEC.decode(row.value, row.key).session
         return next(one for one in self.memberships if one.session == session)
 
+    def _note_absence(self) -> None:
+        self.absences += 1
+
     def is_present(self) -> bool:
         return self.incarnations.is_present
 
@@ -232,6 +237,7 @@ async def test_fenced_writer_is_followed_by_another_incarnation(kit: Kit) -> Non
     await kit.fence()
     await kit.clock.advance(REJOIN_PAUSE_S)
     assert len(kit.writers) == 2 and kit.presented == kit.memberships
+    assert kit.absences == 1, "what hung on the lost session was told before the next one began"
     assert kit.memberships[0].incarnation != kit.memberships[1].incarnation
     assert await kit.registered() is kit.memberships[1]
     assert kit.is_present() and await kit.is_taking()

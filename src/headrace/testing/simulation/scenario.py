@@ -8,9 +8,7 @@
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.index.objects import CollectingAges
@@ -33,8 +31,9 @@ from headrace.testing.simulation.clients import Client, Consumer, Deleter, Produ
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.loop import SimLoop, run_simulation
 from headrace.testing.simulation.node import STREAM_COUNT, Node, NodeShape
-from headrace.testing.simulation.plan import FaultKind, FaultPlan, FaultRates
+from headrace.testing.simulation.plan import FaultPlan, FaultRates
 from headrace.testing.simulation.process import CrashAt, SimClock, SimCrashPoints, SimProcess
+from headrace.testing.simulation.report import Report
 
 C = TypeVar("C", bound=Client)
 
@@ -48,22 +47,8 @@ CALM_LIMIT_SECONDS = 120.0
 COLLECTING_SECONDS = 60.0
 """What the collectors get before leaks are looked for."""
 
-SIMULATED_CRASH_POINTS = [point for point in CrashPoint if not point.startswith(("object.", "metadata."))]
-"""Crash points of code that runs in the simulation; the others are inside real backends."""
-
-
-@dataclass(slots=True)
-class Report:
-    """What one history was like: that a fault kind or a crash point never comes up would be a weak simulation."""
-
-    seed: int
-    record_count: int = 0
-    read_count: int = 0
-    crash_count: int = 0
-    virtual_seconds: float = 0.0
-    digest: int = 0
-    faults: Counter[FaultKind] = field(default_factory=Counter)
-    crash_points: Counter[CrashPoint] = field(default_factory=Counter)
+SIMULATED_CRASH_POINTS = [point for point in CrashPoint if not point.startswith(("object.", "metadata.", "group."))]
+"""Crash points of code that runs in this scenario; the others are inside real backends, and in groups."""
 
 
 class Scenario:

@@ -1,0 +1,115 @@
+"""Put the group side of a broker together, as the settings say."""
+
+from headrace.broker.storage import Runtime, Storage
+from headrace.groups.configs import GroupConfigs
+from headrace.groups.images import TopicImages
+from headrace.groups.keeping import GroupKeeper, KeepLimits
+from headrace.groups.machine import GroupMachine
+from headrace.groups.meters import GroupMetrics
+from headrace.groups.pace import BrokerPace
+from headrace.groups.protocol import ConfigChanged, GroupConfig, GroupLimits, Moment, TopicsChanged
+from headrace.groups.records import Loaded
+from headrace.groups.seats import Seats
+from headrace.handlers.node import Node
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.port import MetadataStore
+from headrace.settings import Settings
+from headrace.settings.units import MINUTE_MS
+from headrace.topics.directory import TopicDirectory
+
+GROUPS_PER_TICK = 500
+LONE_LEASE_MS = 600_000
+"""How long the lease of a deleted group is kept: longer than anything that was sent under it can be on its way."""
+
+
+def group_defaults(settings: Settings) -> GroupConfig:
+    """Return what a group is unless its own configuration says otherwise."""
+    groups = settings.groups
+    return GroupConfig(
+        session_timeout_ms=groups.consumer_session_timeout_ms,
+        heartbeat_interval_ms=groups.consumer_heartbeat_interval_ms or None,
+    )
+
+
+def make_seats(
+    settings: Settings,
+    runtime: Runtime,
+    metadata: MetadataStore,
+    keys: DomainKeys,
+    topics: TopicDirectory,
+    configs: GroupConfigs,
+    metrics: GroupMetrics,
+) -> Seats:
+    """Make the seats of this broker's groups; they hear of topics and configs that change."""
+    groups = settings.groups
+    pace = BrokerPace(beats_per_second=groups.heartbeats_per_second)
+    images = TopicImages(topics)
+    limits = GroupLimits(
+        max_members=groups.max_size,
+        min_session_timeout_ms=groups.min_session_timeout_ms,
+        max_session_timeout_ms=groups.max_session_timeout_ms,
+        initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
+        max_metadata_bytes=groups.member_metadata_max_bytes,
+        max_subscribed_topics=groups.max_subscribed_topics,
+    )
+
+    def make_machine(loaded: Loaded, now: Moment) -> GroupMachine:
+        return GroupMachine(
+            loaded,
+            limits=limits,
+            rng=runtime.rng,
+            now=now,
+            image=images.current(),
+            config=configs.of(loaded.group_id),
+            pace=pace,
+        )
+
+    async def before_load() -> None:
+        await topics.refresh()
+        await configs.refresh()
+
+    seats = Seats(
+        store=metadata,
+        keys=keys,
+        make_machine=make_machine,
+        before_load=before_load,
+        clock=runtime.clock,
+        crash_points=runtime.crash_points,
+        log=runtime.log,
+        metrics=metrics,
+        pace=pace,
+        max_groups=groups.max_groups,
+        idle_s=groups.idle_timeout_ms / 1000,
+    )
+
+    def topics_changed() -> None:
+        images.outdate()
+        for seat in seats:
+            seat.tell(TopicsChanged(image=images.current()))
+
+    def config_changed(group_id: str) -> None:
+        seat = seats.held(group_id)
+        if seat is not None:
+            seat.tell(ConfigChanged(config=configs.of(group_id)))
+
+    topics.on_change(topics_changed)
+    configs.on_change(config_changed)
+    return seats
+
+
+def group_keeper(settings: Settings, runtime: Runtime, storage: Storage, node: Node, seats: Seats) -> GroupKeeper:
+    """Make what forgets offsets and groups."""
+    return GroupKeeper(
+        store=storage.metadata,
+        keys=node.keys,
+        topics=node.topics,
+        answers_for=node.groups.answers_for,
+        session=lambda: seats.session,
+        clock=runtime.clock,
+        crash_points=runtime.crash_points,
+        limits=KeepLimits(
+            retention_ms=settings.groups.offsets_retention_minutes * MINUTE_MS,
+            groups_per_tick=GROUPS_PER_TICK,
+            lone_lease_ms=LONE_LEASE_MS,
+        ),
+    )
