@@ -10,6 +10,8 @@ import msgspec
 BUSY_INTERVAL_MS = 200
 SHORTEST_INTERVAL_MS = 500
 LONGEST_INTERVAL_MS = 5_000
+BUSY_SHARE = 3
+"""How much more often members report while their group reconciles, where many members share a broker."""
 
 
 class BrokerPace(msgspec.Struct):
@@ -21,7 +23,7 @@ class BrokerPace(msgspec.Struct):
     @property
     def busy_interval_ms(self) -> int:
         """Return the interval while a group reconciles: shorter than at rest, by as much as the load allows."""
-        return max(BUSY_INTERVAL_MS, self.stable_interval_ms(0) // 2)
+        return max(BUSY_INTERVAL_MS, self.stable_interval_ms(0) // BUSY_SHARE)
 
     def stable_interval_ms(self, member_count: int) -> int:
         """Return the interval at which all members of this broker together keep to `beats_per_second`."""

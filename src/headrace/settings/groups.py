@@ -118,7 +118,7 @@ class GroupSettings:
         int,
         Setting(
             "group.consumer.heartbeats.per.second",
-            1_400,
+            1_600,
             Whole(minimum=1, maximum=1_000_000),
             "How many heartbeats a second this broker aims at when it chooses intervals; more make hand-overs faster "
             "in large groups and cost more of a core.",

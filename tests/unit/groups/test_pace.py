@@ -1,6 +1,6 @@
 """How often members should be heard of."""
 
-from headrace.groups.pace import BUSY_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS, BrokerPace
+from headrace.groups.pace import BUSY_INTERVAL_MS, BUSY_SHARE, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS, BrokerPace
 
 
 def test_few_members_report_often_and_many_share_what_the_broker_can_take() -> None:
@@ -16,4 +16,4 @@ def test_a_group_that_reconciles_reports_more_often() -> None:
     pace = BrokerPace(beats_per_second=1_000)
     assert BUSY_INTERVAL_MS <= pace.busy_interval_ms < pace.stable_interval_ms(10)
     pace.member_count = 4_000
-    assert pace.busy_interval_ms == 2_000
+    assert pace.busy_interval_ms == 4_000 // BUSY_SHARE
