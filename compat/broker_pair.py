@@ -1,9 +1,10 @@
-"""Two `headrace serve` on one data directory, for drivers that see how their client takes the loss of one.
+"""One or two `headrace serve` on one data directory, for drivers that see how their client takes the loss of one.
 
-    python -m compat.broker_pair
+    python -m compat.broker_pair [COUNT]
 
-prints one JSON line with both addresses, then obeys its standard input: `kill N` kills broker N (0 or 1) as if the
-power went, and says so in one more line. Both end when the input ends.
+prints one JSON line with all addresses (of two brokers, unless told otherwise), then obeys its standard input and
+says in one more line that an order is done: `kill N` kills broker N (0 or 1) as if the power went, `start N` starts a
+killed one again, at its old address. All end when the input ends.
 """
 
 import contextlib
@@ -17,14 +18,21 @@ from tests.servers.headrace import running_headrace
 
 def main() -> None:
     """Serve until the input ends."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     with contextlib.ExitStack() as stack:
         data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-pair-")))
-        pair = [stack.enter_context(running_headrace(data_dir, node_id=node_id)) for node_id in (1, 2)]
-        print(json.dumps({"bootstrap": [broker.bootstrap for broker in pair]}), flush=True)
+        brokers = [stack.enter_context(running_headrace(data_dir, node_id=1 + number)) for number in range(count)]
+        print(json.dumps({"bootstrap": [broker.bootstrap for broker in brokers]}), flush=True)
         for line in sys.stdin:
-            number = int(line.removeprefix("kill "))
-            pair[number].kill()
-            print(json.dumps({"killed": number}), flush=True)
+            order, number = line.split()[0], int(line.split()[1])
+            if order == "kill":
+                brokers[number].kill()
+                print(json.dumps({"killed": number}), flush=True)
+            else:
+                assert order == "start", f"an order that nobody has told of: {line!r}"
+                again = running_headrace(data_dir, node_id=1 + number, kafka_port=brokers[number].kafka_port)
+                brokers[number] = stack.enter_context(again)
+                print(json.dumps({"started": number}), flush=True)
 
 
 if __name__ == "__main__":

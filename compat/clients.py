@@ -44,7 +44,10 @@ class Client:
 
 def _java(folder: Path) -> Started:
     class_path = compile_java(folder)
-    return Started(command=(java(), *JVM_OPTIONS, "-cp", class_path, "Driver"), environment={})
+    return Started(
+        command=(java(), *JVM_OPTIONS, "-cp", class_path, "Driver"),
+        environment={"COMPAT_PAIR_PYTHON": sys.executable},
+    )
 
 
 def _kafka_tools(folder: Path) -> Started:
@@ -54,15 +57,21 @@ def _kafka_tools(folder: Path) -> Started:
 
 
 def _go(folder: Path) -> Started:
-    return Started(command=(str(build_go(folder)),), environment={})
+    return Started(command=(str(build_go(folder)),), environment={"COMPAT_PAIR_PYTHON": sys.executable})
 
 
 def _sarama_old(folder: Path) -> Started:
-    return Started(command=(str(build_go(folder)),), environment={"SARAMA_VERSION": "0.10.2.0"})
+    return Started(
+        command=(str(build_go(folder)),),
+        environment={"COMPAT_PAIR_PYTHON": sys.executable, "SARAMA_VERSION": "0.10.2.0"},
+    )
 
 
 def _kafkajs(folder: Path) -> Started:
-    return Started(command=("node", str(folder / "driver.js")), environment={"NODE_PATH": str(install_npm(folder))})
+    return Started(
+        command=("node", str(folder / "driver.js")),
+        environment={"COMPAT_PAIR_PYTHON": sys.executable, "NODE_PATH": str(install_npm(folder))},
+    )
 
 
 def _kcat(folder: Path) -> Started:
@@ -89,18 +98,26 @@ def _module(folder: Path) -> tuple[str, ...]:
 
 # The slow ones come first: two run at a time, and the last to start should be short.
 CLIENTS = (
-    Client(name="franz_go", folder="franz_go", prepare=_go, limit_seconds=300),
-    Client(name="java", folder="java", prepare=_java, limit_seconds=300),
-    Client(name="sarama_0.10.2", folder="sarama", prepare=_sarama_old, limit_seconds=300, cases="cases-0.10.2.toml"),
-    Client(name="kafka_tools", folder="kafka_tools", prepare=_kafka_tools, limit_seconds=600),
-    Client(name="sarama", folder="sarama", prepare=_go, limit_seconds=300),
-    Client(name="kafkajs", folder="kafkajs", prepare=_kafkajs, limit_seconds=300),
+    Client(name="franz_go", folder="franz_go", prepare=_go, limit_seconds=600),
+    Client(name="java", folder="java", prepare=_java, limit_seconds=900),
+    Client(name="sarama_0.10.2", folder="sarama", prepare=_sarama_old, limit_seconds=600, cases="cases-0.10.2.toml"),
+    Client(name="kafka_tools", folder="kafka_tools", prepare=_kafka_tools, limit_seconds=900),
+    Client(name="sarama", folder="sarama", prepare=_go, limit_seconds=600),
+    Client(name="kafkajs", folder="kafkajs", prepare=_kafkajs, limit_seconds=600),
     Client(name="kcat", folder="kcat", prepare=_kcat, limit_seconds=300),
-    Client(name="librdkafka", folder="librdkafka", prepare=_librdkafka, limit_seconds=300),
+    Client(name="librdkafka", folder="librdkafka", prepare=_librdkafka, limit_seconds=600),
     Client(
-        name="librdkafka_2.5", folder="librdkafka_old", prepare=_librdkafka_old, limit_seconds=300, is_short=False
+        name="librdkafka_2.5", folder="librdkafka_old", prepare=_librdkafka_old, limit_seconds=600, is_short=False
     ),
 )
 
 # Cases that start brokers of their own, which only Headrace can be asked for.
-OWN_BROKERS = frozenset({"failover"})
+OWN_BROKERS = frozenset(
+    {
+        "failover",
+        "group_failover_classic",
+        "group_failover_consumer",
+        "group_restart_classic",
+        "group_restart_consumer",
+    }
+)

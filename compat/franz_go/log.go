@@ -122,43 +122,6 @@ func (d *driver) longPoll() error {
 	return common.Same(result.got[0], wanted)
 }
 
-// group reads in a consumer group. franz-go takes KIP-848 only where it is told to and the broker offers it.
-func (d *driver) group(protocol string) error {
-	topic := d.task.Topic("group-" + protocol)
-	if err := d.create(topic, 2, nil); err != nil {
-		return err
-	}
-	if err := d.send(topic, common.Range(2, 0, 10, d.task.EpochMs)); err != nil {
-		return err
-	}
-	settings := []kgo.Opt{
-		kgo.ConsumerGroup(topic), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-	}
-	if protocol == "consumer" {
-		settings = append(settings, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
-	}
-	client, err := d.client(settings...)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	if _, err := readWith(client, 10); err != nil {
-		return err
-	}
-	ctx, cancel := limited()
-	defer cancel()
-	if err := client.CommitUncommittedOffsets(ctx); err != nil {
-		return err
-	}
-	committed, err := d.admin.FetchOffsets(ctx, topic)
-	if err != nil {
-		return err
-	}
-	found, _ := committed.Lookup(topic, 1)
-	return common.Equal(found.At, 5, "committed offset")
-}
-
 func (d *driver) transactions() error {
 	topic := d.task.Topic("transactions")
 	if err := d.create(topic, 1, nil); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -16,6 +17,7 @@ import (
 // driver has the cases. Each makes its own topics, so that any of them can run alone.
 type driver struct {
 	task  common.Task
+	plain *kgo.Client
 	admin *kadm.Client
 }
 
@@ -25,15 +27,24 @@ func main() {
 		fmt.Fprintln(os.Stderr, "COMPAT_EPOCH_MS:", err)
 		os.Exit(2)
 	}
-	self := &driver{task: task}
-	client, err := self.client()
+	self, err := newDriver(task)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	defer client.Close()
-	self.admin = kadm.NewClient(client)
+	defer self.plain.Close()
 	common.Run(task, self.cases())
+}
+
+// newDriver returns a driver of the broker that the task names. The caller closes its plain client.
+func newDriver(task common.Task) (*driver, error) {
+	self := &driver{task: task}
+	client, err := self.client()
+	if err != nil {
+		return nil, err
+	}
+	self.plain, self.admin = client, kadm.NewClient(client)
+	return self, nil
 }
 
 func (d *driver) cases() map[string]common.Case {
@@ -52,9 +63,9 @@ func (d *driver) cases() map[string]common.Case {
 		"log_dirs":          common.Plain(d.logDirs),
 		"auto_creation":     common.Plain(d.autoCreation),
 		"long_poll":         common.Plain(d.longPoll),
-		"group_classic":     common.Plain(func() error { return d.group("classic") }),
-		"group_consumer":    common.Plain(func() error { return d.group("consumer") }),
 		"transactions":      common.Plain(d.transactions),
+		"group_upgrade":     func() (string, error) { return d.migrate("upgrade", "classic", "consumer") },
+		"group_downgrade":   func() (string, error) { return d.migrate("downgrade", "consumer", "classic") },
 	}
 	codecs := map[string]kgo.CompressionCodec{
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
@@ -63,12 +74,21 @@ func (d *driver) cases() map[string]common.Case {
 	for name, codec := range codecs {
 		cases["produce_"+name] = common.Plain(func() error { return d.produce(name, codec) })
 	}
+	for name := range protocols {
+		cases["group_"+name] = common.Plain(func() error { return d.group(name) })
+		cases["group_rebalance_"+name] = func() (string, error) { return d.rebalance(name) }
+		cases["group_static_"+name] = common.Plain(func() error { return d.static(name) })
+		cases["group_regex_"+name] = common.Plain(func() error { return d.regex(name) })
+		cases["group_admin_"+name] = common.Plain(func() error { return d.groupAdmin(name) })
+		cases["group_restart_"+name] = func() (string, error) { return d.restart(name) }
+		cases["group_failover_"+name] = func() (string, error) { return d.failover(name) }
+	}
 	return cases
 }
 
 func (d *driver) client(more ...kgo.Opt) (*kgo.Client, error) {
 	settings := []kgo.Opt{
-		kgo.SeedBrokers(d.task.Bootstrap),
+		kgo.SeedBrokers(strings.Split(d.task.Bootstrap, ",")...),
 		kgo.ClientID("compat-franz-go"),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.MetadataMinAge(100 * time.Millisecond),

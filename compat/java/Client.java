@@ -23,7 +23,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** What the cases do again and again: create, send, read, compare. */
 final class Client implements AutoCloseable {
-    static final long WAIT_LIMIT_SECONDS = 30;
+    static final long WAIT_LIMIT_SECONDS = 60;
 
     final Admin admin;
     private final String bootstrap;

@@ -19,6 +19,10 @@ public final class Driver {
         try (Client client = new Client(bootstrap)) {
             new LogCases(client, prefix, epochMs).addTo(cases);
             new AdminCases(client, prefix, epochMs).addTo(cases);
+            new GroupCases(client, prefix, epochMs).addTo(cases);
+            new RebalanceCases(client, prefix, epochMs).addTo(cases);
+            new GroupAdminCases(client, prefix, epochMs).addTo(cases);
+            new FailoverCases(epochMs).addTo(cases);
             new LaterCases(client, prefix, epochMs).addTo(cases);
             for (String name : System.getenv("COMPAT_CASES").split(",")) {
                 report(name, cases.get(name), System.out);

@@ -1,13 +1,10 @@
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.TopicPartition;
 
-/** Groups and transactions: what Headrace does not serve yet. They pass with Apache Kafka. */
+/** Transactions: what Headrace does not serve yet. They pass with Apache Kafka. */
 final class LaterCases {
     private final Client client;
     private final String prefix;
@@ -20,28 +17,7 @@ final class LaterCases {
     }
 
     void addTo(Map<String, Driver.Case> cases) {
-        cases.put("group_classic", () -> group("classic"));
-        cases.put("group_consumer", () -> group("consumer"));
         cases.put("transactions", this::transactions);
-    }
-
-    private String group(String protocol) throws Exception {
-        String topic = prefix + "-group-" + protocol;
-        client.create(topic, 2);
-        client.send(Records.range(topic, 2, 0, 10, epochMs), Map.of());
-        Map<String, Object> settings = Map.of("group.id", topic, "group.protocol", protocol);
-        try (KafkaConsumer<byte[], byte[]> consumer = client.consumer(settings)) {
-            consumer.subscribe(List.of(topic));
-            Client.poll(consumer, 10);
-            consumer.commitSync();
-        }
-        TopicPartition part = new TopicPartition(topic, 1);
-        try (KafkaConsumer<byte[], byte[]> consumer = client.consumer(settings)) {
-            Client.same(consumer.committed(Set.of(part)).get(part).offset(), 5L, "committed offset");
-        }
-        Client.check(Client.get(client.admin.listGroups().all()).stream().anyMatch(g -> g.groupId().equals(topic)),
-                "the group is not listed");
-        return null;
     }
 
     private String transactions() throws Exception {

@@ -46,8 +46,12 @@ class Client {
     assert.equal(await this.admin.createTopics({ topics: [wanted], timeout: WAIT_LIMIT_MS }), true)
   }
 
+  producer(settings = {}) {
+    return this.kafka.producer({ createPartitioner: byPartition, ...settings })
+  }
+
   async send(topic, messages, { producer: settings = {}, ...sending } = {}) {
-    const producer = this.kafka.producer({ createPartitioner: byPartition, ...settings })
+    const producer = this.producer(settings)
     await producer.connect()
     try {
       return await producer.send({ topic, messages, ...sending })

@@ -4,6 +4,7 @@
 const assert = require('node:assert/strict')
 const { ConfigResourceTypes } = require('kafkajs')
 const { Client, CompressionTypes, WAIT_LIMIT_MS, waitUntil } = require('./client')
+const { groupCases } = require('./group_cases')
 const { COUNT, large, noise, range } = require('./records')
 
 const prefix = process.env.COMPAT_PREFIX
@@ -32,6 +33,7 @@ const produce = codec => async () => {
 
 const cases = {
   ...Object.fromEntries(Object.keys(CODECS).map(codec => [`produce_${codec}`, produce(codec)])),
+  ...groupCases(client, prefix, epochMs),
 
   async api_versions() {
     const cluster = client.cluster()
@@ -176,33 +178,6 @@ const cases = {
     const wanted = range(1, 0, 10, epochMs)
     await client.send(topic, wanted)
     await client.compare(topic, 1, wanted)
-  },
-
-  async group_classic() {
-    const topic = `${prefix}-group`
-    await client.create(topic, 2)
-    await client.send(topic, range(2, 0, 10, epochMs))
-    const consumer = kafka.consumer({ groupId: topic, retry: { retries: 2 } })
-    await consumer.connect()
-    try {
-      await consumer.subscribe({ topic, fromBeginning: true })
-      await new Promise((resolve, reject) => {
-        let read = 0
-        const limit = setTimeout(() => reject(new Error(`${read} of 10 records in time`)), WAIT_LIMIT_MS)
-        consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error))
-        const eachMessage = async () => {
-          if (++read === 10) {
-            clearTimeout(limit)
-            resolve()
-          }
-        }
-        consumer.run({ eachMessage }).catch(reject)
-      })
-    } finally {
-      await consumer.disconnect()
-    }
-    const [found] = await admin.fetchOffsets({ groupId: topic, topics: [topic] })
-    assert.deepEqual(found.partitions.map(({ offset }) => offset), ['5', '5'])
   },
 
   async transactions() {

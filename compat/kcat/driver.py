@@ -23,7 +23,9 @@ from compat.driver_kit import (
     pattern,
     run_cases,
     task_from_environment,
+    wait_until,
 )
+from compat.kcat.balanced import balanced_consumer
 
 RUN_LIMIT_SECONDS = 60
 # Offset, timestamp, key length, value length (-1 is null), then the bytes and the headers.
@@ -61,6 +63,8 @@ class Driver:
             "json_output": self.json_output,
             "long_poll": self.long_poll,
             "group": self.group,
+            "group_share_roundrobin": functools.partial(self.group_share, "roundrobin"),
+            "group_share_cooperative": functools.partial(self.group_share, "cooperative-sticky"),
             "transactions": self.transactions,
         }
 
@@ -154,10 +158,39 @@ class Driver:
             reader.wait()
 
     def group(self) -> None:
+        """Read in a group; kcat commits when it ends, so the next one begins behind what was read."""
         topic = self._task.topic("group")
-        self._produce(topic, b"one\ntwo\n")
-        options = ("-X", "auto.offset.reset=earliest", "-c", "2", "-q")
-        check_equal(self._kcat("-G", topic, *options, topic), b"one\ntwo\n", "records read in a group")
+        for content in (b"one\ntwo\n", b"three\n"):
+            self._produce(topic, content)
+            options = ("-X", "auto.offset.reset=earliest", "-c", str(content.count(b"\n")), "-q")
+            check_equal(self._kcat(*options, "-G", topic, topic), content, "records read in a group")
+
+    def group_share(self, assignor: str) -> None:
+        """Two share four topics, then one of them leaves, and nothing is read twice."""
+        topics = [self._task.topic(f"share-{assignor}-{number}") for number in range(4)]
+        group = self._task.topic(f"share-{assignor}")
+        for topic in topics:
+            self._produce(topic, b"first\n")
+        settings = ("auto.offset.reset=earliest", f"partition.assignment.strategy={assignor}")
+        options = [word for one in (*settings, "heartbeat.interval.ms=300") for word in ("-X", one)]
+        shown = ("-u", "-f", "%t %o\\n", "-G", group, *topics)
+        command = (os.environ["COMPAT_KCAT"], "-b", self._task.bootstrap, *options, *shown)
+        with (
+            balanced_consumer(command, self._environment) as one,
+            balanced_consumer(command, self._environment) as other,
+        ):
+            one.wait_for_owned(2)
+            other.wait_for_owned(2)
+            check(not one.owned & other.owned, f"both own {one.owned & other.owned}")
+            wait_until(lambda: len(one.records + other.records) == 4, "both have read what was there")
+            other.stop()
+            one.wait_for_owned(4)
+            for topic in topics:
+                self._produce(topic, b"second\n")
+            wait_until(lambda: len(one.records + other.records) >= 8, "the one that is left reads the rest")
+            one.stop()
+        wanted = sorted(f"{topic} {offset}" for topic in topics for offset in (0, 1))
+        check_equal(sorted(one.records + other.records), wanted, "what both have read")
 
     def transactions(self) -> None:
         topic = self._task.topic("transactions")

@@ -9,7 +9,6 @@ from typing import cast
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -47,8 +46,9 @@ from compat.driver_kit import (
     wait_until,
 )
 from compat.librdkafka.failover import failover
-
-Settings = dict[str, str | int | float | bool]
+from compat.librdkafka.group_failover import failover_cases
+from compat.librdkafka.groups import GroupCases
+from compat.librdkafka.team import Settings
 
 
 class Driver:
@@ -76,9 +76,8 @@ class Driver:
             "delete_topics": self.delete_topics,
             "auto_creation": self.auto_creation,
             "failover": failover,
-            "group_classic": functools.partial(self.group, {}),
-            "group_consumer": functools.partial(self.group, {"group.protocol": "consumer"}),
-            "committed_offsets": self.committed_offsets,
+            **GroupCases(self._task, self._admin).cases(),
+            **failover_cases(),
             "transactions": self.transactions,
         }
 
@@ -239,37 +238,6 @@ class Driver:
         wanted = [record(number, self._task.epoch_ms) for number in range(10)]
         self._produce(topic, wanted, 1, {})
         self._compare(topic, wanted, 1)
-
-    def group(self, settings: Settings) -> None:
-        topic = self._task.topic("group-" + ("consumer" if settings else "classic"))
-        self._create(topic, 2)
-        wanted = [record(number, self._task.epoch_ms) for number in range(10)]
-        self._produce(topic, wanted, 2, {})
-        common: Settings = {"group.id": topic, "enable.auto.commit": False, **settings}
-        consumer = self._consumer(common)
-        try:
-            consumer.subscribe([topic])
-            got = _poll(consumer, 10)
-            check_equal(len(got), 10, "records read in a group")
-            consumer.commit(asynchronous=False)
-        finally:
-            consumer.close()
-        consumer = self._consumer(common)
-        try:
-            found = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], WAIT_LIMIT_SECONDS)
-            check_equal([part.offset for part in found], [5, 5], "committed offsets")
-        finally:
-            consumer.close()
-
-    def committed_offsets(self) -> None:
-        topic = self._task.topic("committed")
-        self._create(topic, 1)
-        self._admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, 0, 3)])]
-        )[topic].result(WAIT_LIMIT_SECONDS)
-        asked = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])
-        found = asked[topic].result(WAIT_LIMIT_SECONDS)
-        check_equal([part.offset for part in found.topic_partitions], [3], "committed offset")
 
     def transactions(self) -> None:
         topic = self._task.topic("transactions")

@@ -36,9 +36,16 @@ class Pair:
 
     def kill(self, number: int) -> None:
         """Kill a broker and return when it is dead."""
-        self._to.write(f"kill {number}\n")
+        check_equal(self._order("kill", number), {"killed": number}, "answer to a kill")
+
+    def start(self, number: int) -> None:
+        """Start a killed broker at its old address and return when it serves."""
+        check_equal(self._order("start", number), {"started": number}, "answer to a start")
+
+    def _order(self, verb: str, number: int) -> object:
+        self._to.write(f"{verb} {number}\n")
         self._to.flush()
-        check_equal(json.loads(self._from.readline()), {"killed": number}, "answer to a kill")
+        return json.loads(self._from.readline())
 
 
 @contextmanager

@@ -87,7 +87,7 @@ func (d *driver) listOffsets() error {
 	if err := d.send(topic, d.records(1, 0, 10), d.config()); err != nil {
 		return err
 	}
-	client, err := sarama.NewClient([]string{d.task.Bootstrap}, d.config())
+	client, err := sarama.NewClient(d.addresses(), d.config())
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (d *driver) deleteTopics() error {
 		return err
 	}
 	err := common.WaitUntil("the topic is gone", func() (bool, error) {
-		client, err := sarama.NewClient([]string{d.task.Bootstrap}, d.config())
+		client, err := sarama.NewClient(d.addresses(), d.config())
 		if err != nil {
 			return false, err
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -153,67 +152,6 @@ func (d *driver) autoCreation() error {
 		return err
 	}
 	return d.compare(topic, 1, wanted, d.config())
-}
-
-// collector takes what a group member is given, marks it, and ends the session when it has enough.
-type collector struct {
-	found chan *sarama.ConsumerMessage
-}
-
-func (c *collector) Setup(sarama.ConsumerGroupSession) error   { return nil }
-func (c *collector) Cleanup(sarama.ConsumerGroupSession) error { return nil }
-
-func (c *collector) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
-	for {
-		select {
-		case message, open := <-claim.Messages():
-			if !open {
-				return nil
-			}
-			session.MarkMessage(message, "")
-			session.Commit()
-			c.found <- message
-		case <-session.Context().Done():
-			return nil
-		}
-	}
-}
-
-func (d *driver) group() error {
-	topic := d.task.Topic("group")
-	if err := d.create(topic, 2, nil); err != nil {
-		return err
-	}
-	if err := d.send(topic, d.records(2, 0, 10), d.config()); err != nil {
-		return err
-	}
-	member, err := sarama.NewConsumerGroup([]string{d.task.Bootstrap}, topic, d.config())
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), common.WaitLimit)
-	collected := &collector{found: make(chan *sarama.ConsumerMessage, 100)}
-	ended := make(chan error, 1)
-	go func() { ended <- member.Consume(ctx, []string{topic}, collected) }()
-	for read := 0; read < 10 && err == nil; {
-		select {
-		case <-collected.found:
-			read++
-		case err = <-ended:
-			err = fmt.Errorf("the session ended after %d of 10 records: %w", read, errors.Join(err, ctx.Err()))
-		}
-	}
-	cancel()
-	if err := errors.Join(err, member.Close()); err != nil {
-		return err
-	}
-	return d.withAdmin(func(admin sarama.ClusterAdmin) error {
-		offsets, err := admin.ListConsumerGroupOffsets(topic, map[string][]int32{topic: {0, 1}})
-		if err != nil {
-			return err
-		}
-		return common.Equal(offsets.GetBlock(topic, 1).Offset, 5, "committed offset")
-	})
 }
 
 func (d *driver) transactions() error {

@@ -35,27 +35,36 @@ func main() {
 
 func (d *driver) cases() map[string]common.Case {
 	cases := map[string]common.Case{
-		"api_versions":        d.apiVersions,
-		"describe_cluster":    common.Plain(d.describeCluster),
-		"create_topics":       common.Plain(d.createTopics),
-		"acks":                common.Plain(d.acks),
-		"large_records":       common.Plain(d.largeRecords),
-		"oversized_record":    common.Plain(d.oversizedRecord),
-		"read_by_new":         common.Plain(d.readByNew),
-		"read_by_old":         common.Plain(d.readByOld),
-		"inside_of_a_wrapper": common.Plain(d.insideOfAWrapper),
-		"list_offsets":        common.Plain(d.listOffsets),
-		"topic_configs":       common.Plain(d.topicConfigs),
-		"alter_configs":       common.Plain(d.alterConfigs),
-		"delete_records":      common.Plain(d.deleteRecords),
-		"create_partitions":   common.Plain(d.createPartitions),
-		"delete_topics":       common.Plain(d.deleteTopics),
-		"auto_creation":       common.Plain(d.autoCreation),
-		"group_classic":       common.Plain(d.group),
-		"transactions":        common.Plain(d.transactions),
+		"api_versions":           d.apiVersions,
+		"describe_cluster":       common.Plain(d.describeCluster),
+		"create_topics":          common.Plain(d.createTopics),
+		"acks":                   common.Plain(d.acks),
+		"large_records":          common.Plain(d.largeRecords),
+		"oversized_record":       common.Plain(d.oversizedRecord),
+		"read_by_new":            common.Plain(d.readByNew),
+		"read_by_old":            common.Plain(d.readByOld),
+		"inside_of_a_wrapper":    common.Plain(d.insideOfAWrapper),
+		"list_offsets":           common.Plain(d.listOffsets),
+		"topic_configs":          common.Plain(d.topicConfigs),
+		"alter_configs":          common.Plain(d.alterConfigs),
+		"delete_records":         common.Plain(d.deleteRecords),
+		"create_partitions":      common.Plain(d.createPartitions),
+		"delete_topics":          common.Plain(d.deleteTopics),
+		"auto_creation":          common.Plain(d.autoCreation),
+		"group_classic":          common.Plain(d.classicGroup),
+		"group_static_classic":   common.Plain(d.static),
+		"group_admin_classic":    common.Plain(d.groupAdmin),
+		"group_offset_manager":   common.Plain(d.offsetManager),
+		"group_mixed_versions":   d.mixed,
+		"group_restart_classic":  d.restart,
+		"group_failover_classic": d.failover,
+		"transactions":           common.Plain(d.transactions),
 	}
 	for name, codec := range codecs {
 		cases["produce_"+name] = common.Plain(func() error { return d.produce(name, codec) })
+	}
+	for name := range strategies {
+		cases["group_rebalance_"+name] = func() (string, error) { return d.rebalance(name, name, d) }
 	}
 	return cases
 }
@@ -103,7 +112,7 @@ func (d *driver) config() *sarama.Config {
 }
 
 func (d *driver) withAdmin(use func(sarama.ClusterAdmin) error) error {
-	admin, err := sarama.NewClusterAdmin([]string{d.task.Bootstrap}, d.config())
+	admin, err := sarama.NewClusterAdmin(d.addresses(), d.config())
 	if err != nil {
 		return err
 	}
@@ -119,11 +128,17 @@ func (d *driver) create(topic string, partitions int32, configs map[string]strin
 }
 
 func (d *driver) send(topic string, records []common.Record, config *sarama.Config) error {
-	producer, err := sarama.NewSyncProducer([]string{d.task.Bootstrap}, config)
+	producer, err := sarama.NewSyncProducer(d.addresses(), config)
 	if err != nil {
 		return err
 	}
-	return errors.Join(producer.SendMessages(messages(topic, records)), producer.Close())
+	sending := producer.SendMessages(messages(topic, records))
+	var refused sarama.ProducerErrors
+	if errors.As(sending, &refused) {
+		// Its own words only count the records.
+		sending = fmt.Errorf("%w The first one: %w", sending, refused[0].Err)
+	}
+	return errors.Join(sending, producer.Close())
 }
 
 func messages(topic string, records []common.Record) []*sarama.ProducerMessage {
@@ -150,7 +165,7 @@ func messages(topic string, records []common.Record) []*sarama.ProducerMessage {
 
 // read returns `count` records of one partition, without a group, and checks that their offsets follow each other.
 func (d *driver) read(topic string, partition int32, start int64, count int, config *sarama.Config) ([]common.Record, error) {
-	consumer, err := sarama.NewConsumer([]string{d.task.Bootstrap}, config)
+	consumer, err := sarama.NewConsumer(d.addresses(), config)
 	if err != nil {
 		return nil, err
 	}

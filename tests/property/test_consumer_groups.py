@@ -9,7 +9,7 @@ What is not in the model, because Kafka's protocol has no means against it: a re
 of the same member, on another connection.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -203,6 +203,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         return None if fate == "lost" else reply
 
     def beat(self, client: ModernClient, fate: str = "answered") -> None:
+        # Whoever sends a request again has not heard the answer to the first, so it says everything.
+        client.must_say_all |= fate == "repeated"
         event = client.event()
         says_topics, says_owned = client.topics, set(client.owned)
         reply = self.send(client, event, fate)
@@ -488,7 +490,7 @@ def keep_no_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupCore, "touch", short)
 
 
-def forget_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def overlook_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupCore, "bump_if_topics_changed", lambda self: None)
 
 
@@ -500,16 +502,15 @@ def forget_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         forget_revocations_in_the_store,
         answer_before_saving,
         keep_no_sessions,
-        forget_those_who_wait,
+        overlook_topics,
     ],
 )
-def test_planted_bugs_are_found(plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert callable(plant)
+def test_planted_bugs_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(
             ConsumerMachine,
             settings=settings(
-                max_examples=300, stateful_step_count=60, phases=[Phase.generate], database=None, derandomize=True
+                max_examples=3_000, stateful_step_count=60, phases=[Phase.generate], database=None, derandomize=True
             ),
         )

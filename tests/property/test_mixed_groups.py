@@ -8,6 +8,7 @@ who are left speak.
 """
 
 from collections.abc import Iterator
+from itertools import count
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -195,6 +196,7 @@ class MixedMachine(RuleBasedStateMachine):
         super().__init__()
         self.desk = MachineDesk(image=image_of(**{TOPIC: COUNT}), session_ms=SESSION_MS)
         self.clients = [Client(number) for number in range(CLIENTS)]
+        self.tokens = count(1_000_000)
 
     @initialize(is_eager=st.booleans())
     def agree(self, is_eager: bool) -> None:
@@ -212,8 +214,9 @@ class MixedMachine(RuleBasedStateMachine):
         self.act(data.draw(st.sampled_from([client for client in self.clients if client.is_running])))
 
     @precondition(lambda self: any(client.is_running for client in self.clients))
-    @rule(data=st.data())
-    def stop(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_last_act=st.booleans())
+    def stop(self, data: st.DataObject, is_last_act: bool) -> None:
+        """A client leaves, which may be the last that its coordinator hears of."""
         client = data.draw(st.sampled_from([client for client in self.clients if client.is_running]))
         if client.member_id and client.is_classic:
             self.desk.send(Leave(leavers=(Leaver(member_id=client.member_id, instance_id=client.instance),)))
@@ -222,6 +225,8 @@ class MixedMachine(RuleBasedStateMachine):
         client.is_running = False
         client.forget()
         self.deliver()
+        if is_last_act:
+            self.restart()
 
     @rule(number=st.integers(0, CLIENTS - 1))
     def pause(self, number: int) -> None:
@@ -238,16 +243,16 @@ class MixedMachine(RuleBasedStateMachine):
         self.break_connections()
 
     @precondition(lambda self: any(client.is_running and client.token is None for client in self.clients))
-    @rule(data=st.data(), count=st.integers(0, 3))
-    def die_halfway(self, data: st.DataObject, count: int) -> None:
+    @rule(data=st.data(), effects=st.integers(0, 3))
+    def die_halfway(self, data: st.DataObject, effects: int) -> None:
         """Cut the power after some of what a request brought about."""
         ready = [client for client in self.clients if client.is_running and client.token is None]
         client = data.draw(st.sampled_from(ready))
         event = client.next_event()
         assert event is not None
-        token = -2 - len(self.desk.asked)
+        token = next(self.tokens)
         self.desk.asked.add(token)
-        self.desk.perform(self.desk.machine.handle(event, token, self.desk.now)[:count])
+        self.desk.perform(self.desk.machine.handle(event, token, self.desk.now)[:effects])
         if token in self.desk.answers:
             client.hear(self.desk.answers[token], self.desk.now_ms)
         else:

@@ -36,7 +36,12 @@ class State(Enum):
     STABLE = "Stable"
 
 
-_STATE_OF_PHASE = {Phase.EMPTY: State.EMPTY, Phase.COMPLETING: State.COMPLETING, Phase.STABLE: State.STABLE}
+_STATE_OF_PHASE = {
+    Phase.EMPTY: State.EMPTY,
+    Phase.PREPARING: State.PREPARING,
+    Phase.COMPLETING: State.COMPLETING,
+    Phase.STABLE: State.STABLE,
+}
 
 
 class Phases:
@@ -75,6 +80,8 @@ class Phases:
             self._sign_of_life(member)
         if self._state is State.COMPLETING:
             self._await_syncs()
+        elif self._state is State.PREPARING:
+            self._phase_deadline_ms = now.monotonic_ms + self._roster.rebalance_timeout_ms
 
     @property
     def head(self) -> GroupHead:
@@ -105,17 +112,12 @@ class Phases:
             return session_ms
         return phase_ms if session_ms is None or phase_ms < session_ms else session_ms
 
-    def rebalance(self, now: Moment, reason: str, former_epochs: Mapping[str, int]) -> list[Effect]:
-        """Let members come together that were in a group of the other protocol, each in an epoch of its own.
+    def remember(self, former_epochs: Mapping[str, int]) -> None:
+        """Know members by epochs that they had in a group of the other protocol, until they have come together.
 
-        Until they have, a member that names its former epoch hears that there is a rebalance, not that it is unknown.
-        So it can commit, and let go of its partitions in peace.
+        So they hear that there is a rebalance, not that they are lost, and can commit before they let go.
         """
-        self._now = now
-        self._effects = []
         self._former_epochs = former_epochs
-        self._prepare(reason)
-        return self._effects
 
     def dismiss(self, code: ErrorCode) -> list[Effect]:
         """Answer everybody who waits with this code: this machine will not be asked any more."""

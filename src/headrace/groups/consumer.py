@@ -355,7 +355,7 @@ class ConsumerGroup:
                 ErrorCode.INVALID_REQUEST,
                 f"{len(topics)} topics are too many: {self._limits.max_subscribed_topics} may be subscribed to",
             )
-        size_bytes = sum(map(len, topics))
+        size_bytes = sum(len(name.encode()) for name in topics)
         if size_bytes > self._limits.max_metadata_bytes:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,

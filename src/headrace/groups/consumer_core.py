@@ -39,7 +39,8 @@ from headrace.groups.records import GroupHead, GroupKind, Loaded
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 MAX_MEMBERS_AT_ONCE = 100
-"""Up to so many members a target is computed together with the change that asks for it, in a few milliseconds."""
+MAX_PARTITIONS_AT_ONCE = 2_000
+"""Up to so many members and partitions a target is computed with the change that asks for it, in one or two ms."""
 
 ASSIGN_DELAY_MS = 50
 """How long the target of a larger group waits for more changes: a hundred members may be about to join."""
@@ -241,7 +242,11 @@ class GroupCore:
     def bump(self) -> None:
         """Begin a new group epoch, and see to a target for it."""
         self._begin_epoch()
-        if len(self.roster) <= MAX_MEMBERS_AT_ONCE or not self.head.target_epoch:
+        is_large = (
+            len(self.roster) > MAX_MEMBERS_AT_ONCE
+            or sum(self.subscriptions.partition_counts().values()) > MAX_PARTITIONS_AT_ONCE
+        )
+        if not is_large or not self.head.target_epoch:
             self._assign()
         elif self.assign_at_ms is None:
             self.assign_at_ms = self.now.monotonic_ms + ASSIGN_DELAY_MS

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from headrace.groups.protocol import Machine
 from headrace.groups.records import GroupHead, GroupKind, Phase
 
-_CLASSIC_STATES = {Phase.EMPTY: "Empty", Phase.COMPLETING: "CompletingRebalance", Phase.STABLE: "Stable"}
+_CLASSIC_STATES = {
+    Phase.EMPTY: "Empty",
+    Phase.PREPARING: "PreparingRebalance",
+    Phase.COMPLETING: "CompletingRebalance",
+    Phase.STABLE: "Stable",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

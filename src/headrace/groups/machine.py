@@ -13,7 +13,7 @@ anything that came of it. A request that is refused changes nothing.
 from headrace.errors import Invalid
 from headrace.groups.classic import ClassicGroup
 from headrace.groups.consumer import ConsumerGroup
-from headrace.groups.migration import downgraded, in_one_save, upgraded
+from headrace.groups.migration import downgraded, in_one_save, outdated, upgraded
 from headrace.groups.protocol import (
     JOINING_EPOCH,
     CommitClaim,
@@ -131,6 +131,10 @@ class GroupMachine:
         effects = self._try(self._consumer(move.loaded, now), event, token, now)
         if self._machine is old:
             return effects
+        if self._machine.head.epoch == old.head.epoch:
+            # It took another one's place and wants the same, so there is no new target. But the old one is only what
+            # members have, and if they were rebalancing that is not all.
+            effects = self._try(self._consumer(outdated(move.loaded), now), event, token, now)
         noted = Noted("upgraded", f"member {event.member_id} speaks KIP-848: {old.member_count} others do not yet")
         # Whoever waits for a generation or an assignment comes again, and is told what it has here.
         return in_one_save([move.save, *effects, noted, *old.dismiss(ErrorCode.REBALANCE_IN_PROGRESS)])
@@ -151,8 +155,8 @@ class GroupMachine:
         new = self._classic(move.loaded, now)
         self._machine = new
         reason = f"nobody speaks KIP-848 any more: {new.member_count} classic members are left"
-        rebalance = new.rebalance(now, reason, move.former_epochs)
-        return in_one_save([*effects, move.save, Noted("downgraded", reason), *rebalance])
+        new.remember(move.former_epochs)
+        return in_one_save([*effects, move.save, Noted("downgraded", reason), Noted("rebalance", reason)])
 
 
 def _empty(head: GroupHead, kind: GroupKind) -> Loaded:

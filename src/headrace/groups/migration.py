@@ -12,6 +12,8 @@ Must stay true, whatever crashes on the way:
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.errors import Invalid
 from headrace.groups.classic_members import CONSUMER_PROTOCOL_TYPE, Member, Roster
 from headrace.groups.classic_phases import Phases
@@ -105,11 +107,22 @@ def upgraded(group: Phases, image: TopicsImage) -> Move:
     )
 
 
+def outdated(loaded: Loaded) -> Loaded:
+    """Return a KIP-848 group that will not take its target for the newest that there can be."""
+    assert loaded.head is not None, "it has just been made"
+    return Loaded(
+        group_id=loaded.group_id,
+        head=msgspec.structs.replace(loaded.head, topics_hash=b""),
+        members=loaded.members,
+        assignments=loaded.assignments,
+    )
+
+
 def downgraded(group: ConsumerGroup, image: TopicsImage) -> Move | None:
     """Return a KIP-848 group of classic members as a classic group; `None` if they have no protocol in common.
 
-    The generation is newer than all epochs of members. So if a coordinator dies before they have come together,
-    its successor, which knows nothing of a rebalance, makes all of them join, and the leader asks for one.
+    They rebalance, and that is stored too: a coordinator that is loaded later could not tell that somebody went. The
+    generation is newer than all epochs, so that nobody takes what is given out in the next one for what it has.
     """
     records = [record for record in group.member_records() if record.classic is not None]
     members = {record.member_id: _classic_record(record, record.classic) for record in records if record.classic}
@@ -124,7 +137,7 @@ def downgraded(group: ConsumerGroup, image: TopicsImage) -> Move | None:
         kind=GroupKind.CLASSIC,
         epoch=max(group.head.epoch, max(former_epochs.values()) + 1),
         empty_since_ms=None,
-        phase=Phase.STABLE,
+        phase=Phase.PREPARING,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocol=roster.select_protocol(),
         leader=roster.leader_id,

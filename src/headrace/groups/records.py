@@ -27,6 +27,11 @@ class Phase(enum.IntEnum):
     COMPLETING = 1
     """The generation is known, its assignment is not."""
     STABLE = 2
+    PREPARING = 3
+    """Members have what is stored for them, but must come together anew: a group that has just become a classic one.
+
+    In any other group a rebalance that begins is memory only, because its reason comes up again after a restart.
+    """
 
 
 class GroupHead(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -5,6 +5,7 @@
 What is null in a request is as it was before; an assignment that is null in an answer is so, too.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from headrace.groups.problems import GroupRefused
@@ -98,9 +99,18 @@ def _event(call: Call, request: ConsumerGroupHeartbeatRequest) -> ConsumerBeat:
         topics=None if names is None else tuple(names),
         regex=request.subscribed_topic_regex,
         assignor=request.server_assignor,
-        owned=None if owned is None else {TopicId(bytes(one.topic_id)): frozenset(one.partitions) for one in owned},
+        owned=None if owned is None else _owned(owned),
         client=client_of(call),
     )
+
+
+def _owned(reported: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions]) -> Partitions:
+    """Return what a member owns. A topic that is named twice counts twice: what it owns must not seem let go of."""
+    owned: dict[TopicId, frozenset[int]] = {}
+    for one in reported:
+        topic_id = TopicId(bytes(one.topic_id))
+        owned[topic_id] = owned.get(topic_id, frozenset()) | frozenset(one.partitions)
+    return owned
 
 
 def _assignment(partitions: Partitions) -> _Assignment:

@@ -7,7 +7,7 @@ comes from cramjam.
 import logging
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cramjam
@@ -16,7 +16,8 @@ with warnings.catch_warnings():
     # It reads its definitions in a way that Python means to drop.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.codec
-    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.errors import KafkaError
 
 from tests.integration.clients.messages import CALL_LIMIT_SECONDS, Failed, Gathered, Message, Stored, stored_of
@@ -24,12 +25,33 @@ from tests.integration.clients.messages import CALL_LIMIT_SECONDS, Failed, Gathe
 # What it logs about brokers that it cannot reach holds on to its sockets, and pytest holds on to the log.
 logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
 
+COOPERATIVE_STICKY = CooperativeStickyAssignor
+
 LIMIT_MS = int(CALL_LIMIT_SECONDS * 1000)
 
 
 def open_producer(bootstrap: str, **config: Any) -> KafkaProducer:
     """Return a producer of this library, which nobody else should import: it warns."""
     return KafkaProducer(bootstrap_servers=bootstrap, acks="all", **config)
+
+
+def open_consumer(bootstrap: str, **config: Any) -> KafkaConsumer:
+    """Return a consumer of this library, for the same reason."""
+    return KafkaConsumer(bootstrap_servers=bootstrap, **config)
+
+
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # the package has no types
+    """Passes on what a consumer of this library is told of its partitions."""
+
+    def __init__(self, on_revoked: Callable[[Any], None], on_assigned: Callable[[Any], None]) -> None:
+        self._on_revoked = on_revoked
+        self._on_assigned = on_assigned
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self._on_revoked(revoked)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._on_assigned(assigned)
 
 
 class _RawSnappy:

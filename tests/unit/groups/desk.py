@@ -81,9 +81,10 @@ def wants(*topics: str, user_data: bytes | None = None) -> bytes:
 
 
 class Store:
-    """What a group's saves amount to."""
+    """What a group's saves amount to. `is_strict`: only what is stored may be deleted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_strict: bool = True) -> None:
+        self.is_strict = is_strict
         self.head: GroupHead | None = None
         self.members: dict[str, bytes] = {}
         self.assignments: dict[str, bytes] = {}
@@ -93,7 +94,8 @@ class Store:
         for kept, changes in ((self.members, save.members), (self.assignments, save.assignments)):
             for name, value in changes.items():
                 if value is None:
-                    assert kept.pop(name, None) is not None, f"{name} is deleted and was not stored"
+                    gone = kept.pop(name, None)
+                    assert gone is not None or not self.is_strict, f"{name} is deleted and was not stored"
                 else:
                     kept[name] = value
 

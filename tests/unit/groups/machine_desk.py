@@ -1,7 +1,7 @@
 """A group that may change its protocol, on a desk."""
 
 from headrace.groups.machine import GroupMachine
-from headrace.groups.protocol import Join, JoinReply, SyncReply
+from headrace.groups.protocol import GroupLimits, Join, JoinReply, SyncReply, TopicsImage
 from headrace.groups.records import GroupKind
 from headrace.model.error_codes import ErrorCode
 from headrace.model.subscriptions import (
@@ -13,13 +13,19 @@ from headrace.model.subscriptions import (
     encode_subscription,
 )
 from tests.unit.groups.consumer_desk import ConsumerDesk, FixedPace
-from tests.unit.groups.desk import DELAY_MS, REBALANCE_MS, SESSION_MS, join
+from tests.unit.groups.desk import DELAY_MS, LIMITS, REBALANCE_MS, SESSION_MS, Store, join
 
 VERSION = 3
 
 
 class MachineDesk(ConsumerDesk):
     """Feeds a `GroupMachine`."""
+
+    def __init__(
+        self, limits: GroupLimits = LIMITS, *, image: TopicsImage | None = None, session_ms: int = 45_000
+    ) -> None:
+        # A member may come and go within one change of protocol: it is deleted, and was never stored.
+        super().__init__(limits, Store(is_strict=False), image=image, session_ms=session_ms)
 
     def make(self) -> GroupMachine:  # type: ignore[override]
         return GroupMachine(

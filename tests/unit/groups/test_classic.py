@@ -483,6 +483,22 @@ def test_a_member_that_waits_to_join_is_not_silent(desk: Desk) -> None:
     assert desk.joined(token).generation == 2
     desk.pass_ms(SESSION_MS - 1)
     assert desk.beat(leader, 2) is ErrorCode.NONE, "its session began anew when it was answered"
+    desk.pass_ms(SESSION_MS)
+    assert desk.beat(leader, 2) is ErrorCode.UNKNOWN_MEMBER_ID, "and ends"
+
+
+def test_a_member_that_is_silent_after_a_long_wait_is_put_out(desk: Desk) -> None:
+    leader, follower = desk.stable("a", "b")
+    desk.send(join(leader))
+    for _ in range(4):
+        desk.pass_ms(SESSION_MS - 1_000)
+        desk.beat(follower, 1)
+    desk.send(join(follower))
+    desk.pass_ms(SESSION_MS - 1)
+    desk.beat(follower, 2)
+    assert desk.machine.member_count == 2
+    desk.pass_ms(1)
+    assert desk.machine.member_count == 1
 
 
 def test_a_member_that_waits_to_sync_is_not_silent(desk: Desk) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from headrace.groups.consumer_core import ASSIGN_DELAY_MS, MAX_MEMBERS_AT_ONCE
+from headrace.groups.consumer_core import ASSIGN_DELAY_MS, MAX_MEMBERS_AT_ONCE, MAX_PARTITIONS_AT_ONCE
 from headrace.groups.protocol import GroupLimits, Reply, Save
 from headrace.groups.records import GroupHead, GroupKind
 from headrace.model.error_codes import ErrorCode
@@ -172,6 +172,19 @@ def test_large_group_computes_one_target_for_many_joins() -> None:
     assert sum(one.what == "rebalance" for one in desk.noted) == targets + 1
     settle(desk, *consumers, *late)
     assert {consumer.count() for consumer in (*consumers, *late)} == {1, 2}
+
+
+def test_group_with_many_partitions_is_large_too() -> None:
+    desk = ConsumerDesk(image=image_of(orders=MAX_PARTITIONS_AT_ONCE + 1))
+    a, b = Consumer(desk, "a"), Consumer(desk, "b")
+    # There is nothing to wait with yet, so the first member gets all.
+    assert a.beat().assignment is not None
+    assert desk.machine.state == "Stable"
+    b.beat()
+    assert desk.machine.state == "Assigning"
+    desk.pass_ms(ASSIGN_DELAY_MS)
+    settle(desk, a, b)
+    assert a.count() - b.count() == 1
 
 
 def test_target_that_is_due_does_not_wait_for_a_tick() -> None:

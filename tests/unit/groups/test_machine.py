@@ -148,7 +148,7 @@ def test_a_joining_member_turns_a_classic_group_into_one_of_its_kind(desk: Machi
     assert {one.member_id: (one.member_epoch, one.is_classic) for one in members} == {
         a.member_id: (generation, True),
         b.member_id: (generation, True),
-        "c": (generation + 1, False),
+        "c": (reply.member_epoch, False),
     }
     assert members[0].assigned == parts(orders=[0, 1])
     assert "upgraded" in {noted.what for noted in desk.noted}
@@ -245,6 +245,14 @@ def test_an_upgraded_group_goes_on_after_a_restart(desk: MachineDesk) -> None:
     assert owned_by(a, b, c) == [0, 1, 2, 3]
 
 
+def test_what_nobody_has_is_given_to_a_successor_that_wants_no_more_than_its_predecessor(desk: MachineDesk) -> None:
+    desk.send(ClassicClient(desk, "a", instance="s").join())
+    desk.pass_ms(DELAY_MS)
+    c = Consumer(desk, "c", instance="s")
+    settle(desk, c)
+    assert c.owned == parts(orders=[0, 1, 2, 3])
+
+
 # Down
 
 
@@ -256,7 +264,7 @@ def test_the_last_member_of_its_kind_leaves_a_classic_group_behind(desk: Machine
     assert desk.kind is desk.stored_kind is CLASSIC
     assert desk.machine.state == "PreparingRebalance"
     assert desk.store.head is not None
-    assert desk.store.head.phase is Phase.STABLE
+    assert desk.store.head.phase is Phase.PREPARING
     assert desk.store.head.epoch > c.epoch
     assert set(desk.store.members) == set(desk.store.assignments) == {a.member_id, b.member_id}
     assert "downgraded" in {noted.what for noted in desk.noted}
@@ -296,18 +304,21 @@ def test_after_a_crash_members_of_a_downgraded_group_come_together(desk: Machine
     c.leave()
     desk.restart()
     assert desk.kind is CLASSIC
-    assert desk.machine.state == "Stable"
-    # The new coordinator knows nothing of a rebalance. But nobody knows this generation.
-    leader, follower = (a, b) if desk.machine.head.leader == a.member_id else (b, a)
-    assert follower.beat() is leader.beat() is ErrorCode.ILLEGAL_GENERATION
-    follower.generation = desk.machine.head.epoch
-    held = follower.owned
-    assert follower.sync_again() == held, "what it had, and nothing that another one may have"
-    token = desk.send(leader.join())
-    assert token in desk.waiting
-    assert follower.beat() is ErrorCode.REBALANCE_IN_PROGRESS
-    follower.rejoin()
-    assert desk.joined(token).generation == follower.generation
+    assert desk.machine.state == "PreparingRebalance"
+    assert a.beat() is b.beat() is ErrorCode.ILLEGAL_GENERATION
+    tokens = [desk.send(client.join(owned=())) for client in (a, b)]
+    assert len({desk.joined(token).generation for token in tokens}) == 1
+
+
+def test_after_a_crash_nobody_waits_longer_than_a_rebalance_for_who_never_comes(desk: MachineDesk) -> None:
+    a, b, c = mixed(desk)
+    c.leave()
+    desk.restart()
+    token = desk.send(a.join(owned=()))
+    desk.pass_ms(SESSION_MS)
+    assert desk.joined(token).error is ErrorCode.NONE
+    assert set(desk.store.members) == {a.member_id}
+    assert b.beat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_classic_successor_of_the_last_one_makes_the_group_classic(desk: MachineDesk) -> None:

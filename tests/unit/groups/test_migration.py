@@ -96,23 +96,6 @@ def test_members_keep_what_they_say_and_what_they_were_assigned() -> None:
     assert targets[Key(ids[1])] == {topic_id("orders"): frozenset({1})}
 
 
-def test_topics_that_members_want_are_no_reason_for_a_new_target() -> None:
-    desk, ids = classic(says("orders"))
-    sync(desk, ids, assigned(orders=(0, 1, 2, 3, 4, 5)))
-    consumer = ConsumerDesk(image=IMAGE)
-    group = ConsumerGroup(
-        upgraded(group_of(desk), IMAGE).loaded,
-        limits=LIMITS,
-        rng=consumer.rng,
-        now=consumer.now,
-        image=IMAGE,
-        config=consumer.config,
-        pace=consumer.group._core._pace,
-    )
-    assert group.state == "Stable"
-    assert group.has_only_classic_members
-
-
 def test_a_partition_that_was_assigned_twice_has_one_owner() -> None:
     desk, ids = classic(says("orders"), says("orders"))
     sync(desk, ids, assigned(orders=(0, 1)), assigned(orders=(1, 2)))
@@ -225,7 +208,7 @@ def test_members_go_down_with_what_they_have_in_a_generation_that_nobody_knows()
     assert move is not None
     head = move.loaded.head
     assert head is not None
-    assert (head.kind, head.phase, head.epoch) == (GroupKind.CLASSIC, Phase.STABLE, 8)
+    assert (head.kind, head.phase, head.epoch) == (GroupKind.CLASSIC, Phase.PREPARING, 8)
     assert (head.protocol_type, head.protocol, head.leader) == ("consumer", "range", "a")
     assert move.former_epochs == {"a": 7, "b": 6}
     member = CLASSIC_MEMBER.decode(move.loaded.members[0][1], KEY)

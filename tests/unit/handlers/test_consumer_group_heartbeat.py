@@ -90,11 +90,12 @@ async def test_what_is_not_said_is_as_before(version: int) -> None:
 
 async def test_member_says_what_it_owns() -> None:
     kit = answering()
-    owned = [Owned(topic_id=ONE, partitions=[2, 0]), Owned(topic_id=TWO, partitions=[])]
+    twice = Owned(topic_id=ONE, partitions=[1])
+    owned = [Owned(topic_id=ONE, partitions=[2, 0]), Owned(topic_id=TWO, partitions=[]), twice]
     await ask(handle, kit.node, NEWEST, at_rest(topic_partitions=owned))
     ((_, event),) = kit.groups.events
     assert isinstance(event, ConsumerBeat)
-    assert event.owned == {ONE: frozenset({0, 2}), TWO: frozenset()}
+    assert event.owned == {ONE: frozenset({0, 1, 2}), TWO: frozenset()}, "what is named twice is not let go of"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
