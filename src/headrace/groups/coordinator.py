@@ -26,7 +26,7 @@ from headrace.metadata.port import MetadataStore
 from headrace.model.error_codes import ErrorCode
 from headrace.topics.directory import TopicDirectory
 
-GROUPS_PER_READ = 200
+GROUPS_PER_READ = 1_000
 
 
 class GroupCoordinator:

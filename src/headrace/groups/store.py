@@ -9,17 +9,19 @@ Must stay true:
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from headrace.groups.protocol import Save
 from headrace.groups.records import GROUP_HEAD, OFFSET_RECORD, GroupHead, Loaded, OffsetRecord
 from headrace.metadata.keys import DomainKeys, GroupKeys, prefix_range
 from headrace.metadata.leases import LEASE_CODEC, Lease, LeaseRecord, require, take
-from headrace.metadata.port import Decision, Key, MetadataStore, Range, Reads, Seen
+from headrace.metadata.port import Decision, Key, MetadataStore, Range, Reads, Seen, Versioned
 from headrace.model.ids import SessionId
 from headrace.model.topics import TopicId
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
 
 KEYS_PER_READ = 2_000
+KEYS_PER_WALK = 1_000
 KEYS_PER_DELETE = 500
 
 Partition = tuple[TopicId, int]
@@ -96,19 +98,23 @@ async def delete_group(store: MetadataStore, keys: GroupKeys, lease: Lease, *, c
 async def walk(store: MetadataStore, keys: DomainKeys, *, after: str | None, limit: int) -> list[GroupFacts]:
     """Return the next groups behind the one with the prefix `after`, in the order of their keys.
 
-    Offsets and members are jumped over: two reads per group, however large it is.
+    Small groups are read many at a time; of a group that fills a page and more, the rest is jumped over.
     """
     found: list[GroupFacts] = []
-    everything = prefix_range(keys.groups_prefix, limit=1)
-    start = everything.start if after is None else _behind(after)
+    end = prefix_range(keys.groups_prefix, limit=1).end
+    start = Key(keys.groups_prefix) if after is None else _behind(after)
     while len(found) < limit:
-        first = await store.range(Range(start, everything.end, limit=1))
-        if not first:
+        rows = await store.range(Range(start, end, limit=KEYS_PER_WALK))
+        pages = {prefix: list(group) for prefix, group in groupby(rows, lambda row: _prefix_of(keys, row.key))}
+        if len(rows) == KEYS_PER_WALK:
+            last, _ = pages.popitem()
+        found += [_facts(prefix, group) for prefix, group in pages.items()]
+        if len(rows) < KEYS_PER_WALK:
             break
-        facts = await _read_facts(store, keys, first[0].key)
-        found.append(facts)
-        start = _behind(facts.prefix)
-    return found
+        # The last group of a full page may go on behind it.
+        found.append(await _read_facts(store, last))
+        start = _behind(last)
+    return found[:limit]
 
 
 async def walk_all(store: MetadataStore, keys: DomainKeys, *, per_read: int) -> AsyncIterator[GroupFacts]:
@@ -120,18 +126,23 @@ async def walk_all(store: MetadataStore, keys: DomainKeys, *, per_read: int) -> 
         after = page[-1].prefix
 
 
-async def _read_facts(store: MetadataStore, keys: DomainKeys, key: Key) -> GroupFacts:
-    segment = key.removeprefix(keys.groups_prefix).partition("/")[0]
-    prefix = f"{keys.groups_prefix}{segment}/"
+async def _read_facts(store: MetadataStore, prefix: str) -> GroupFacts:
     # `head` and `lease` are neighbours: nothing else of a group sorts between them.
-    rows = await store.range(Range(Key(prefix + "head"), Key(prefix + "lease "), limit=2))
-    head, lease = None, None
-    for row in rows:
-        if row.key.endswith("/head"):
-            head = GROUP_HEAD.decode(row.value, row.key)
-        else:
-            lease = LEASE_CODEC.decode(row.value, row.key)
-    return GroupFacts(prefix=prefix, head=head, lease=lease)
+    return _facts(prefix, await store.range(Range(Key(prefix + "head"), Key(prefix + "lease "), limit=2)))
+
+
+def _facts(prefix: str, rows: Sequence[Versioned]) -> GroupFacts:
+    by_key = {row.key: row.value for row in rows}
+    head, lease = Key(prefix + "head"), Key(prefix + "lease")
+    return GroupFacts(
+        prefix=prefix,
+        head=GROUP_HEAD.decode(by_key[head], head) if head in by_key else None,
+        lease=LEASE_CODEC.decode(by_key[lease], lease) if lease in by_key else None,
+    )
+
+
+def _prefix_of(keys: DomainKeys, key: Key) -> str:
+    return f"{keys.groups_prefix}{key.removeprefix(keys.groups_prefix).partition('/')[0]}/"
 
 
 def _behind(prefix: str) -> Key:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from tests.integration.clients.kafka_python import COOPERATIVE_STICKY
 from tests.integration.clients.librdkafka import Librdkafka, admin, create_topic
@@ -84,8 +84,6 @@ class Team:
         self.ledger = Ledger()
         self.sent: dict[Place, int] = {(group, partition): 0 for partition in range(partitions)}
         self.members: list[Member] = []
-        # An admin client that nobody holds any more never answers.
-        self.admin = admin(bootstrap)
         create_topic(bootstrap, group, partitions)
 
     def __enter__(self) -> "Team":
@@ -173,15 +171,16 @@ class Team:
 
     def described(self) -> ConsumerGroupDescription:
         """Ask the coordinator."""
-        asked = self.admin.describe_consumer_groups([self.group], request_timeout=CALL_LIMIT_SECONDS)
+        operator = self._operator()
+        asked = operator.describe_consumer_groups([self.group], request_timeout=CALL_LIMIT_SECONDS)
         found: ConsumerGroupDescription = asked[self.group].result(CALL_LIMIT_SECONDS)
         return found
 
     def committed(self) -> dict[Place, int]:
         """Return what the coordinator has, for all topics."""
-        asked = self.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(self.group)], request_timeout=CALL_LIMIT_SECONDS
-        )
+        operator = self._operator()
+        wanted = [ConsumerGroupTopicPartitions(self.group)]
+        asked = operator.list_consumer_group_offsets(wanted, request_timeout=CALL_LIMIT_SECONDS)
         found = asked[self.group].result(CALL_LIMIT_SECONDS)
         return {(part.topic, part.partition): part.offset for part in found.topic_partitions or ()}
 
@@ -194,6 +193,14 @@ class Team:
         """Check that nobody told of anything that must not be."""
         assert self.ledger.faults == []
         assert [member.failure for member in self.members if member.failure is not None] == []
+
+    def _operator(self) -> AdminClient:
+        """Return an admin client, to be held until it has answered.
+
+        It is a new one each time: one that has seen its only broker restart may hold on to the lost connection for
+        ever (librdkafka 2.16: "handle is terminating").
+        """
+        return admin(self.bootstrap)
 
     def wait_until(self, condition: Callable[[], bool], what: Callable[[], str]) -> None:
         """Wait for a condition; fail at once if a member has failed."""

@@ -3,6 +3,7 @@
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,12 @@ from tests.integration.groups.group_wire import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     OFFSET_FETCH,
+    STATIC_LEAVING_EPOCH,
     Claim,
     GroupClient,
+    assigned_partitions,
+    assignment_of,
+    subscription_to,
 )
 from tests.integration.wire.raw import text
 from tests.integration.wire.watching import MIB, closing, forget_peak, peak_memory_bytes
@@ -225,6 +230,38 @@ def test_what_members_of_the_newer_protocol_must_not_say(client: GroupClient, gr
         )
         (found,) = client.ask(OFFSET_FETCH, 9, OffsetFetchRequest(groups=[request])).groups
         assert found.error_code == code
+
+
+def test_an_older_classic_member_with_the_same_instance_id_is_fenced(client: GroupClient, group: str) -> None:
+    joining, metadata = Claim(group=group, instance_id="one"), subscription_to(TOPIC)
+    joined = client.join(joining, metadata)
+    older = replace(joining, member_id=joined.member_id, epoch=joined.generation_id)
+    assert client.sync(older, {older.member_id: assignment_of(TOPIC, 2)}).error_code == ErrorCode.NONE
+    joined = client.join(joining, metadata)
+    newer = replace(joining, member_id=joined.member_id, epoch=joined.generation_id)
+    assert joined.error_code == ErrorCode.NONE and newer.member_id != older.member_id
+    assert newer.epoch == older.epoch, "nobody has to rebalance"
+    assert client.beat(older) == ErrorCode.FENCED_INSTANCE_ID
+    assert client.commit(older, TOPIC, {0: 1}) == {0: ErrorCode.FENCED_INSTANCE_ID}
+    assert client.beat(newer) == ErrorCode.NONE
+    assert assigned_partitions(client.sync(newer).assignment, TOPIC) == [0, 1]
+
+
+def test_a_second_member_of_the_newer_protocol_with_the_same_instance_id_has_to_wait(
+    client: GroupClient, group: str
+) -> None:
+    older, newer = (
+        Claim(group=group, instance_id="one", member_id=str(uuid.uuid4()), epoch=JOINING_EPOCH) for _ in range(2)
+    )
+    epoch = client.consumer_beat(older, topics=[TOPIC], owned={}).member_epoch
+    refused = client.consumer_beat(newer, topics=[TOPIC], owned={})
+    assert refused.error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert client.consumer_beat(replace(older, epoch=epoch)).error_code == ErrorCode.NONE
+    assert client.consumer_beat(replace(older, epoch=STATIC_LEAVING_EPOCH)).error_code == ErrorCode.NONE
+    taken = client.consumer_beat(newer, topics=[TOPIC], owned={})
+    assert taken.error_code == ErrorCode.NONE and taken.assignment is not None
+    assert sorted(taken.assignment.topic_partitions[0].partitions) == [0, 1], "the same partitions at once"
+    assert client.consumer_beat(replace(older, epoch=epoch)).error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_the_two_protocols_do_not_mix_by_accident(client: GroupClient, frames: GroupFrames, group: str) -> None:

@@ -39,7 +39,7 @@ from tests.servers.headrace import HeadraceProcess, running_headrace
 LARGEST_FRAME_BYTES = 100 * MIB
 UNSUPPORTED_VERSION, INVALID_REQUEST = 35, 42
 ENDED = "kafka_connections_ended_by_broker_total"
-OFFSET_COMMIT = 8
+WRITE_TXN_MARKERS = 27
 MANY = 1000
 
 NASTY = ("line\nbreak\r\n\x1b[31mred\x1b]0;title\x07\0%s %n {0} ${jndi:x} \u202eltr\u2028\u2029\x85" * 400).encode()[
@@ -129,7 +129,7 @@ def test_random_bytes_are_closed_and_harm_nobody(broker: HeadraceProcess) -> Non
         assert_served(bystander)
 
 
-@pytest.mark.parametrize("api_key", [-1, 93, 999, 2**15 - 1, -(2**15), OFFSET_COMMIT])
+@pytest.mark.parametrize("api_key", [-1, 93, 999, 2**15 - 1, -(2**15), WRITE_TXN_MARKERS])
 def test_an_api_that_is_not_served_closes(broker: HeadraceProcess, api_key: int) -> None:
     assert str(api_key) in assert_closed_alone(broker, request(api_key, 0, b""), "api")
 

@@ -34,6 +34,9 @@ PARTITIONS = 4
 PATIENCE_SECONDS = 0.5
 """A fetch whose limits were damaged may wait for minutes: who hears nothing for so long leaves."""
 
+NOBODY_WAITS = {"group.initial.rebalance.delay.ms": "0", "group.max.size": "1"}
+"""A join that waits for other members would hold up the frames behind it: so groups have one member."""
+
 MAX_GROWTH_BYTES = 400 * MIB
 """The tail cache and the recycled buffers are half of it."""
 
@@ -42,7 +45,7 @@ SEED = int(os.environ.get("HEADRACE_FUZZ_SEED", "0")) or random.SystemRandom().r
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProcess]:
-    with running_headrace(tmp_path_factory.mktemp("data")) as running:
+    with running_headrace(tmp_path_factory.mktemp("data"), settings=NOBODY_WAITS) as running:
         yield running
 
 
