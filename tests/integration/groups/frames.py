@@ -10,7 +10,7 @@ SESSION_MS = 60_000
 REBALANCE_MS = 60_000
 NULL_TEXT = pack(">h", -1)
 SUBSCRIPTION = pack(">h", 0) + array([text("any")]) + pack(">i", -1)
-"""What a consumer says of its topics. Apache Kafka never answers one that says something else."""
+"""What a consumer says of its topics. Apache Kafka 4.3.1 left one that says something else unanswered."""
 
 JOIN_VERSION = 5
 COMMIT_VERSION = 7
