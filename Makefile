@@ -6,6 +6,7 @@ STAMP := $(VENV)/.headrace-installed
 SEEDS ?= 2000
 WORKERS ?= auto
 PYTEST ?=
+PIPELINE ?= $(if $(or $(JAVA_HOME),$(shell command -v java 2>/dev/null)),--pipeline)
 
 .DEFAULT_GOAL := help
 
@@ -20,8 +21,8 @@ $(STAMP): requirements.lock pyproject.toml setup.py $(wildcard src/headrace/reco
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(STAMP) ## start Headrace on embedded defaults, data in ./data
-	$(BIN)/headrace serve --data-dir ./data
+run: $(STAMP) ## start Headrace on embedded defaults, data in ./data; with tables where Java is there
+	$(BIN)/headrace serve --data-dir ./data $(PIPELINE)
 
 check: $(STAMP) ## format, lint and types, without the tests
 	$(BIN)/ruff format --check .
@@ -29,11 +30,12 @@ check: $(STAMP) ## format, lint and types, without the tests
 	$(BIN)/mypy
 
 test: check ## set up, check, and run all tests in parallel and in random order
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
 
 simulate: $(STAMP) ## run the simulations over SEEDS seeds each (default 2000)
 	$(BIN)/python -m headrace.testing.simulation --seeds $(SEEDS)
 	$(BIN)/python -m headrace.testing.simulation --scenario groups --seeds $(SEEDS)
+	$(BIN)/python -m headrace.testing.simulation --scenario tables --seeds $(SEEDS)
 
 fuzz: $(STAMP) ## fuzz the decoders for SECONDS seconds each (default 60)
 	$(BIN)/python tools/fuzz.py --seconds $(or $(SECONDS),60)

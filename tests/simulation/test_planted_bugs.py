@@ -1,14 +1,15 @@
 """Each checker is itself checked: plant a bug that a tired engineer might write, and see it caught."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.fetch.reader import LogReader
+from headrace.fetch.runs import Run
+from headrace.fetch.wal_reads import WalEntry, WalReader
 from headrace.gc.collecting import Collector
 from headrace.gc.sweeping import Sweeper
 from headrace.index import commit, fold, objects, producers, streams, swap
@@ -17,14 +18,13 @@ from headrace.index.rule import Rule
 from headrace.index.values import (
     OBJECT_RECORD,
     STREAM_HEAD,
-    IndexEntry,
     ObjectRecord,
     ObjectState,
     PartResult,
     PartStatus,
 )
 from headrace.metadata.port import Decision, Seen
-from headrace.model.ids import ObjectId, ObjectKey, SessionId, StreamId, WriterId
+from headrace.model.ids import ObjectId, ObjectKey, SessionId, WriterId
 from headrace.produce.offers import GivenUp
 from headrace.produce.placement import Placed
 from headrace.produce.writer import LogWriter
@@ -88,7 +88,7 @@ def swap_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
 
         def decide(seen: Seen) -> Decision[None]:
             decision = rule.decide(seen)
-            kept = keys.entry(step.stream, step.replacement.end_offset)
+            kept = keys.entry(step.stream, step.replacements[-1].end_offset)
             puts = {key: value for key, value in decision.puts.items() if key != kept}
             return Decision(result=None, puts=puts, deletes=[*decision.deletes, kept] if puts else ())
 
@@ -119,13 +119,12 @@ def caches_say_no(patch: pytest.MonkeyPatch) -> None:
 
 def reader_skips(patch: pytest.MonkeyPatch) -> None:
     """Leave out an entry in the middle of a fetch."""
-    real = LogReader._plan
+    real = WalReader.read
 
-    async def plan(self: LogReader, stream: StreamId, offset: int, max_bytes: int) -> list[IndexEntry]:
-        chosen = await real(self, stream, offset, max_bytes)
-        return chosen[:1] + chosen[2:]
+    async def read(self: WalReader, entries: Sequence[WalEntry]) -> list[Run]:
+        return await real(self, [*entries[:1], *entries[2:]])
 
-    patch.setattr(LogReader, "_plan", plan)
+    patch.setattr(WalReader, "read", read)
 
 
 def collector_deletes_segments_of_the_dead(patch: pytest.MonkeyPatch) -> None:

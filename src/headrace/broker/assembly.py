@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from headrace.broker.collecting import make_collectors
 from headrace.broker.gauges import Gauges
 from headrace.broker.groups import group_defaults, group_keeper, make_seats
 from headrace.broker.storage import Runtime, Storage
@@ -11,13 +12,14 @@ from headrace.cluster.view import ClusterView
 from headrace.fetch.catchup import CatchUp, CatchUpLimits
 from headrace.fetch.fetcher import Fetcher
 from headrace.fetch.reader import LogReader
+from headrace.fetch.row_groups import RowGroupCache
 from headrace.fetch.sessions import FetchSessions, SessionLimits
+from headrace.fetch.table_reads import GroupKey, TableReader
 from headrace.fetch.tail import TailCache
 from headrace.fetch.timestamps import TimestampFinder
-from headrace.gc.collecting import Collector, CollectorLimits
 from headrace.gc.expiring import ProducerExpirer
 from headrace.gc.folding import Folder, FoldLimits
-from headrace.gc.sweeping import Sweeper
+from headrace.gc.leased import CollectorLease, CollectorMetrics, LeasedCollectors
 from headrace.gc.trimming import Trimmer
 from headrace.groups.configs import GroupConfigs
 from headrace.groups.coordinator import GroupCoordinator
@@ -26,10 +28,11 @@ from headrace.groups.meters import GroupMetrics
 from headrace.groups.seats import Seats
 from headrace.handlers.node import Node
 from headrace.index.cache import IndexCache
-from headrace.index.objects import CollectingAges
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.sessions import SessionReaper
 from headrace.model.ids import DomainId
+from headrace.pipeline.meters import TableMeter
+from headrace.pipeline.sagas import Sagas
 from headrace.produce.incarnations import Incarnations
 from headrace.produce.log import ProduceLog
 from headrace.produce.placement import PlacementLimits, open_placement
@@ -62,8 +65,6 @@ COMMIT_ATTEMPTS = 5
 COMMIT_BACKOFF_MS = 50
 STAGED_AHEAD = 8
 FOLD_STEPS_PER_TICK = 16
-OBJECTS_PER_TICK = 200
-WRITERS_PER_TICK = 1000
 ENTRIES_PER_TRIM = 300
 TRIMS_PER_TOPIC = 20
 DELETED_TOPICS_PER_TICK = 20
@@ -79,6 +80,7 @@ EXPIRE_INTERVAL_MS = 30_000
 GROUPS_IDLE_INTERVAL_MS = 5_000
 GAUGES_INTERVAL_MS = 1_000
 LAG_INTERVAL_MS = 10_000
+TABLE_LAG_INTERVAL_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class Parts:
     node: Node
     tail: TailCache
     catch_up: CatchUp
+    row_groups: RowGroupCache[GroupKey]
     writer_metrics: WriterMetrics
     seats: Seats
 
@@ -98,7 +101,13 @@ def topic_defaults(settings: Settings) -> TopicDefaults:
 
 
 def assemble(
-    configuration: HeadraceConfiguration, runtime: Runtime, storage: Storage, *, cluster_id: str, executor: Executor
+    configuration: HeadraceConfiguration,
+    runtime: Runtime,
+    storage: Storage,
+    *,
+    cluster_id: str,
+    executor: Executor,
+    table_executor: Executor,
 ) -> Parts:
     """Make the parts; nothing runs yet."""
     settings = configuration.tree
@@ -117,7 +126,11 @@ def assemble(
         default_partition_count=settings.topics.num_partitions,
     )
     tail = TailCache(max_bytes=settings.fetch.tail_cache_max_bytes)
-    reader = LogReader(domain=DOMAIN, cache=index, objects=storage.objects, executor=executor)
+    row_groups = RowGroupCache[GroupKey](max_bytes=settings.fetch.table_cache_max_bytes)
+    tables = TableReader(
+        objects=storage.objects, executor=table_executor, cache=row_groups, rules_of=topics.rules_of_stream
+    )
+    reader = LogReader(domain=DOMAIN, cache=index, objects=storage.objects, executor=executor, tables=tables)
     catch_up = CatchUp(
         reader=reader,
         view=index.view,
@@ -170,7 +183,14 @@ def assemble(
         auto_create_topics=settings.topics.auto_create,
         max_open_bytes=settings.topics.decompression_max_bytes,
     )
-    return Parts(node=node, tail=tail, catch_up=catch_up, writer_metrics=WriterMetrics(runtime.metrics), seats=seats)
+    return Parts(
+        node=node,
+        tail=tail,
+        catch_up=catch_up,
+        row_groups=row_groups,
+        writer_metrics=WriterMetrics(runtime.metrics),
+        seats=seats,
+    )
 
 
 def broker_configs(configuration: HeadraceConfiguration) -> list[ConfigValue]:
@@ -250,7 +270,14 @@ def keepers(
 ) -> list[Service]:
     """Return what runs beside the requests: followers of the store, and those who keep the log tidy."""
     node = parts.node
-    gauges = Gauges(runtime.metrics, node=node, tail=parts.tail, catch_up=parts.catch_up, seats=parts.seats)
+    gauges = Gauges(
+        runtime.metrics,
+        node=node,
+        tail=parts.tail,
+        catch_up=parts.catch_up,
+        row_groups=parts.row_groups,
+        seats=parts.seats,
+    )
     clock, keys, metadata, crash_points = runtime.clock, node.keys, storage.metadata, runtime.crash_points
     metrics = TickMetrics(runtime.metrics)
     folder = Folder(
@@ -264,21 +291,16 @@ def keepers(
             lag_records=settings.index.fold_lag_records,
         ),
     )
-    collector = Collector(
-        keys=keys,
-        metadata=metadata,
-        objects=storage.objects,
-        clock=clock,
-        crash_points=crash_points,
-        limits=CollectorLimits(
-            ages=CollectingAges(
-                staged_max_age_ms=settings.wal.staged_max_age_ms, sealed_grace_ms=settings.wal.sealed_grace_ms
-            ),
-            records_per_tick=OBJECTS_PER_TICK,
-            writers_per_tick=WRITERS_PER_TICK,
-        ),
+    collectors = make_collectors(settings, runtime, storage, keys)
+    collector_lease = CollectorLease(metadata, lambda: parts.seats.session)
+    collector_metrics = CollectorMetrics(runtime.metrics)
+    collecting = LeasedCollectors(
+        [collectors.objects, collectors.table_files],
+        lease=collector_lease,
+        metrics=collector_metrics,
+        waiting=collectors.waiting,
     )
-    sweeper = Sweeper(keys=keys, metadata=metadata, objects=storage.objects, objects_per_tick=OBJECTS_PER_TICK)
+    sweeping = LeasedCollectors([collectors.sweeper], lease=collector_lease, metrics=collector_metrics)
     trimmer = Trimmer(keys=keys, metadata=metadata, clock=clock, entries_per_step=ENTRIES_PER_TRIM)
     remover = TopicRemover(
         store=metadata,
@@ -298,6 +320,14 @@ def keepers(
     reaper = SessionReaper(metadata, clock)
     keeper = group_keeper(settings, runtime, storage, node, parts.seats)
     lag_meter = LagMeter(runtime.metrics, seats=parts.seats, store=metadata, topics=node.topics, index=node.index)
+    table_meter = TableMeter(
+        runtime.metrics,
+        sagas=Sagas(metadata, keys),
+        topics=node.topics,
+        index=node.index,
+        clock=clock,
+        file_target_bytes=settings.pipeline.file_target_bytes,
+    )
 
     def follower(name: str, follow: Callable[[], Awaitable[object]]) -> Follower:
         return Follower(name, follow, clock=clock, log=runtime.log, metrics=metrics)
@@ -316,12 +346,13 @@ def keepers(
         follower("group-alarms", parts.seats.alarms.run),
         ticker("writer-tidy", incarnations.tick, SEAL_INTERVAL_MS),
         ticker("folder", folder.tick, FOLD_INTERVAL_MS),
-        ticker("collector", collector.tick, COLLECT_INTERVAL_MS),
-        ticker("sweeper", sweeper.tick, SWEEP_INTERVAL_MS),
+        ticker("collector", collecting.tick, COLLECT_INTERVAL_MS),
+        ticker("sweeper", sweeping.tick, SWEEP_INTERVAL_MS),
         ticker("topic-remover", remover.tick, REMOVE_INTERVAL_MS),
         ticker("producer-expirer", expirer.tick, EXPIRE_INTERVAL_MS),
         ticker("group-idler", parts.seats.tick, GROUPS_IDLE_INTERVAL_MS),
         ticker("group-keeper", keeper.tick, settings.groups.offsets_retention_check_interval_ms),
         ticker("group-lag", lag_meter.tick, LAG_INTERVAL_MS),
+        ticker("table-lag", table_meter.tick, TABLE_LAG_INTERVAL_MS),
         ticker("gauges", gauges.tick, GAUGES_INTERVAL_MS),
     ]

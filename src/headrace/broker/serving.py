@@ -8,12 +8,14 @@ leave.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.assembly import assemble, keepers, make_writer
+from headrace.broker.pipeline_child import pipeline_services
 from headrace.broker.storage import Runtime, Storage, opened_storage
 from headrace.cluster.identity import require_identity
 from headrace.cluster.membership import Membership, Place
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 WORK_THREADS = 2
 """Threads for what would keep the event loop waiting: opening and recompressing batches, old message sets."""
+
+TABLE_THREADS = 2
+"""Threads that read back from tables. They are others than those for the way in: a row group takes one for many
+milliseconds, and producers must not wait behind a backfill."""
 
 LAST_STEPS_S = 3.0
 """What each step of the end is given at least, however long the steps before it took."""
@@ -73,7 +79,17 @@ async def serve(
         cluster_id = await require_identity(storage.metadata, storage.objects, rng=runtime.rng)
         work = ThreadExecutor("work", threads=WORK_THREADS)
         parts.callback(work.close)
-        broker = Broker(configuration, runtime, storage, lock, cluster_id=cluster_id, executor=work)
+        table_work = ThreadExecutor("tables", threads=TABLE_THREADS)
+        parts.callback(table_work.close)
+        broker = Broker(
+            configuration,
+            runtime,
+            storage,
+            lock,
+            cluster_id=cluster_id,
+            executor=work,
+            table_executor=table_work,
+        )
         try:
             addresses = await _started(broker, stopping)
             if addresses is not None:
@@ -122,12 +138,20 @@ class Broker:
         *,
         cluster_id: str,
         executor: Executor,
+        table_executor: Executor,
     ) -> None:
         settings = self._settings = configuration.tree
         self._runtime = runtime
         self._storage = storage
         self._lock = lock
-        self._parts = assemble(configuration, runtime, storage, cluster_id=cluster_id, executor=executor)
+        self._parts = assemble(
+            configuration,
+            runtime,
+            storage,
+            cluster_id=cluster_id,
+            executor=executor,
+            table_executor=table_executor,
+        )
         node = self._parts.node
         dispatcher = Dispatcher(node, TABLE, clock=runtime.clock, log=runtime.log, metrics=runtime.metrics)
         self._server = KafkaServer(
@@ -148,7 +172,10 @@ class Broker:
             log=runtime.log,
         )
         self._services = Services(
-            keepers(settings, runtime, storage, self._parts, self._incarnations),
+            [
+                *keepers(settings, runtime, storage, self._parts, self._incarnations),
+                *pipeline_services(configuration, runtime, environment=os.environ),
+            ],
             clock=runtime.clock,
             log=runtime.log,
         )

@@ -12,12 +12,16 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
+from headrace.cli.collect import collect
 from headrace.cli.consume import consume
 from headrace.cli.exits import DONE, INTERRUPTED, WRONG_USE, code_of
 from headrace.cli.group import group_app
 from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure
+from headrace.cli.pipeline import pipeline_app
 from headrace.cli.printing import complain, discard_stdout, print_json, print_settings, settings_as_data
 from headrace.cli.produce import produce
+from headrace.cli.sql import sql
+from headrace.cli.table import table_app
 from headrace.cli.topic import topic_app
 from headrace.errors import HeadraceError
 
@@ -39,6 +43,12 @@ def serve(
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The address that clients are told.")
     ] = None,
+    pipeline: Annotated[
+        bool | None,
+        typer.Option(
+            "--pipeline/--no-pipeline", help="Whether to run the pipeline beside the broker; needs Java and Spark."
+        ),
+    ] = None,
     metadata: Metadata = None,
     objects: Objects = None,
     config: Config = None,
@@ -57,6 +67,7 @@ def serve(
             "http.listen": http,
             "node.id": node_id,
             "broker.rack": zone,
+            "pipeline.enable": None if pipeline is None else str(pipeline).lower(),
         },
     )
     # Imported late, so that the other commands start without loading what serves.
@@ -100,8 +111,12 @@ def version(output: OutputAs = Output.TEXT) -> None:
 
 app.add_typer(topic_app)
 app.add_typer(group_app)
+app.add_typer(table_app)
+app.add_typer(pipeline_app)
 app.command()(produce)
 app.command()(consume)
+app.command()(sql)
+app.command()(collect)
 
 
 def decoder() -> str:

@@ -33,6 +33,8 @@ OPTION_OF_KEY: Mapping[str, str] = {
     "http.listen": "--http",
     "objects.url": "--objects",
     "metadata.url": "--metadata",
+    "pipeline.spark.master": "--master",
+    "pipeline.enable": "--pipeline",
 }
 """The settings that have an option of their own."""
 

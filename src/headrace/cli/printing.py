@@ -88,6 +88,16 @@ def progress(what: str, *, wanted: bool) -> Iterator[Callable[[int], None]]:
             bar.stop()
 
 
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show on a terminal that something takes its time."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(what):
+        yield
+
+
 def raise_if_unread() -> None:
     """Raise `BrokenPipeError` if whatever read our stdout has gone; else only the next byte would tell."""
     poller = select.poll()

@@ -1,9 +1,9 @@
 """Serve readers that are behind what memory holds: from objects, a little ahead of what they ask for.
 
-A *cursor* stands where a reader will go on, and holds what was read beyond its last answer: the rest of an entry
-that was larger than the answer, and, once the reader has come back for more, one read ahead. Without the former every
-answer would read and check its entry from the start; without the latter a reader would wait a round trip to the
-store for each of its answers.
+A *cursor* stands where a reader will go on, and holds what was read beyond its last answer: the rest of an entry or
+of a row group that was larger than the answer, and, once the reader has come back for more, one read ahead. Without
+the former every answer would read and check its entry from the start; without the latter a reader would wait a round
+trip to the store for each of its answers.
 
 Must stay true:
 - What a cursor holds was committed, and the log never changes: nobody has to be told. Whether the reader may still
@@ -24,6 +24,7 @@ from headrace.fetch.reader import LogReader
 from headrace.fetch.runs import Cut, Run, cut_runs, rest_of
 from headrace.fetch.tail import TailCache
 from headrace.index.cache import IndexView
+from headrace.model.extents import WalExtent
 from headrace.model.ids import StreamId
 from headrace.runtime.clock import Clock
 
@@ -143,6 +144,7 @@ class CatchUp:
         """Forget all cursors and end what is being read ahead."""
         for cursor in list(self._cursors.values()):
             self._drop(cursor)
+        self._reader.close()
 
     async def _load(self, stream: StreamId, offset: int, max_bytes: int, budget: ReadBudget) -> list[Run]:
         runs = await self._reader.read(stream, offset, max_bytes=max_bytes, budget=budget)
@@ -185,8 +187,8 @@ class CatchUp:
     def _is_near(self, stream: StreamId, offset: int) -> bool:
         head = self._view.head(stream)
         found = self._view.find(stream, offset, limit=1)
-        if head is None or not found:
-            return False
+        if head is None or not found or not isinstance(found[0].extent, WalExtent):
+            return False  # what lies in a table is old, and takes work to bring back
         return head.cumulative_bytes - found[0].cumulative_bytes <= self._limits.near_distance_bytes
 
     def _keep(self, cursor: _Cursor) -> None:

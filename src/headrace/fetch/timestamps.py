@@ -1,20 +1,26 @@
 """Find the record that a time names: the first one at or after it, or the one with the greatest time of all.
 
-The index leads to the entry, the headers of its batches to the batch, and only that batch is opened. Timestamps need
-not rise: what counts is the first offset whose own time is late enough.
+The index leads to the entry, an entry of a table to the row groups that can hold the answer, the headers of the
+batches to the batch, and only that batch is opened. Timestamps need not rise: what counts is the first offset whose
+own time is late enough.
 
 Must stay true: every answer holds for the log as the store has it after the call began, and never names an offset
 below the log start.
 """
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from headrace.fetch.reader import LOOP_MAX_BYTES, LogReader
+from headrace.fetch.reader import LogReader
 from headrace.fetch.runs import Run
+from headrace.fetch.wal_reads import LOOP_MAX_BYTES
+from headrace.fetch.windows import windows_of
 from headrace.index.cache import IndexCache
-from headrace.index.values import IndexEntry, StreamHead
+from headrace.index.values import EntryFlags, IndexEntry, StreamHead
+from headrace.model.extents import WalExtent
 from headrace.model.ids import StreamId
 from headrace.records.batch import BatchView, iter_batches
 from headrace.records.columns import ColumnBuilder, Columns
@@ -22,7 +28,7 @@ from headrace.records.problems import InvalidBatch
 from headrace.runtime.executor import Executor
 
 MAX_SEARCHES = 4
-"""How many entries are held in memory and searched at once."""
+"""How many entries or row groups are held in memory and searched at once."""
 
 ENTRIES_PER_PAGE = 500
 """How many entries are looked at together where the greatest time has to be searched for."""
@@ -55,7 +61,7 @@ class TimestampFinder:
             head = self._index.view.head(stream)
             if entry is None or head is None:
                 return None
-            found = await self._search(stream, entry, target_ms, head.log_start)
+            found = await self._first_of(stream, entry, target_ms, head.log_start)
             if found is not None:
                 return found
             # The time that led here belongs to a record below the log start, or a batch states a wrong one.
@@ -69,52 +75,139 @@ class TimestampFinder:
         if head.max_timestamp_offset >= head.log_start:
             found = await self._index.locate(stream, head.max_timestamp_offset, limit=1)
             if found and found[0].start_offset >= head.log_start:
-                return await self._search(stream, found[0], None, head.log_start)
+                best = await self._greatest_of(stream, found[0], head.log_start)
+                if best is not None and (_is_exact(found[0]) or best.timestamp_ms >= head.max_timestamp_ms):
+                    return best
         return await self._latest_of_rest(stream, head)
 
     async def _latest_of_rest(self, stream: StreamId, head: StreamHead) -> TimedOffset | None:
-        """Go through all entries, because the log's own maximum may have been trimmed away."""
+        """Go through all entries, because the log's own maximum may have been trimmed away.
+
+        What is known of an entry is an upper bound: the record may lie below the log start, be a marker, or lie in a
+        part of a row group that is not the entry's. So the most promising one is opened, then the next, until none
+        promises more than was found.
+        """
         best: TimedOffset | None = None
-        candidate: IndexEntry | None = None
-        offset = head.log_start
-        while offset < head.high_watermark:
-            page = await self._index.locate(stream, offset, limit=ENTRIES_PER_PAGE)
-            if not page:
-                return await self.latest(stream)  # trimmed meanwhile
-            offset = page[-1].end_offset
-            if page[0].start_offset < head.log_start:
-                # Its greatest time may be that of a record below the log start: it is opened at once.
-                best = await self._search(stream, page[0], None, head.log_start)
-                page = page[1:]
-            for entry in page:
-                if candidate is None or entry.max_timestamp_ms > candidate.max_timestamp_ms:
-                    candidate = entry
-        if candidate is not None and (best is None or candidate.max_timestamp_ms > best.timestamp_ms):
-            best = await self._search(stream, candidate, None, head.log_start)
+        opened: set[int] = set()
+        while True:
+            candidate: IndexEntry | None = None
+            offset = head.log_start
+            while offset < head.high_watermark:
+                page = await self._index.locate(stream, offset, limit=ENTRIES_PER_PAGE)
+                if not page:
+                    return await self.latest(stream)  # trimmed meanwhile
+                offset = page[-1].end_offset
+                for entry in page:
+                    if entry.end_offset not in opened and _promises_more(entry, candidate, best):
+                        candidate = entry
+            if candidate is None:
+                return best
+            opened.add(candidate.end_offset)
+            found = await self._greatest_of(stream, candidate, head.log_start)
+            if found is not None and (best is None or _is_later(found, best)):
+                best = found
+            if _is_exact(candidate) and candidate.start_offset >= head.log_start:
+                return best  # nothing else promises more
+
+    async def _first_of(
+        self, stream: StreamId, entry: IndexEntry, target_ms: int, log_start: int
+    ) -> TimedOffset | None:
+        """Look into an entry for the first record since a time: row group by row group, if it has any."""
+        for offset, bound_ms in _parts_of(entry, log_start):
+            if bound_ms >= target_ms:
+                found = await self._search(
+                    stream, offset, partial(_first, target_ms=target_ms, log_start=log_start, end=entry.end_offset)
+                )
+                if found is not None:
+                    return found
+        return None
+
+    async def _greatest_of(self, stream: StreamId, entry: IndexEntry, log_start: int) -> TimedOffset | None:
+        """Look into an entry for the first record with the greatest time; the latest row groups first."""
+        best: TimedOffset | None = None
+        for offset, bound_ms in sorted(_parts_of(entry, log_start), key=lambda part: (-part[1], part[0])):
+            if best is not None and not _is_later(TimedOffset(offset, bound_ms), best):
+                continue
+            found = await self._search(stream, offset, partial(_greatest, log_start=log_start, end=entry.end_offset))
+            if found is not None and (best is None or _is_later(found, best)):
+                best = found
         return best
 
-    async def _search(
-        self, stream: StreamId, entry: IndexEntry, target_ms: int | None, log_start: int
-    ) -> TimedOffset | None:
-        """Look into an entry: for the first record since a time, or (`None`) for the greatest time."""
+    async def _search(self, stream: StreamId, offset: int, look: "_Look") -> TimedOffset | None:
+        """Read one entry of the WAL or one row group, and look into it."""
         async with self._slots:
-            runs = await self._reader.read(stream, max(entry.start_offset, log_start), max_bytes=0)
+            runs = await self._reader.read(stream, offset, max_bytes=0)
             if not runs:
                 return None  # trimmed meanwhile: the next look-up begins above it
-            if target_ms is None:
-                work = partial(_greatest, runs[0], log_start, self._max_open_bytes)
-            else:
-                work = partial(_first, runs[0], target_ms, log_start, self._max_open_bytes)
-            is_small = len(runs[0].data) <= LOOP_MAX_BYTES
-            if is_small and not any(batch.codec for batch in iter_batches(runs[0].data)):
+            work = partial(look, runs, max_open_bytes=self._max_open_bytes)
+            is_small = sum(len(run.data) for run in runs) <= LOOP_MAX_BYTES
+            if is_small and not any(batch.codec for run in runs for batch in iter_batches(run.data)):
                 return work()
             return await self._executor.run(work)
 
 
-def _first(run: Run, target_ms: int, log_start: int, max_open_bytes: int) -> TimedOffset | None:
-    for batch in iter_batches(run.data):
+def _parts_of(entry: IndexEntry, log_start: int) -> list[tuple[int, int]]:
+    """Return what of an entry can be read by itself: its first offset, and the time that nothing in it is later than.
+
+    Parts without records are left out.
+    """
+    start_offset = max(entry.start_offset, log_start)
+    if isinstance(entry.extent, WalExtent):
+        return [(start_offset, entry.max_timestamp_ms)]
+    windows = windows_of(entry, entry.extent, start_offset=start_offset)
+    return [
+        (max(window.start_offset, start_offset), window.max_timestamp_ms)
+        for window in windows
+        if window.max_timestamp_ms is not None
+    ]
+
+
+def _promises_more(entry: IndexEntry, candidate: IndexEntry | None, best: TimedOffset | None) -> bool:
+    """Whether an entry may hold a later record than the best one, and a later one than the candidate so far."""
+    bound_ms = _bound_of(entry)
+    if bound_ms is None or (best is not None and not _is_later(TimedOffset(entry.start_offset, bound_ms), best)):
+        return False
+    known_ms = None if candidate is None else _bound_of(candidate)
+    return known_ms is None or bound_ms > known_ms
+
+
+def _bound_of(entry: IndexEntry) -> int | None:
+    """Return the time that no record of an entry is later than; `None` if it has no records."""
+    return max((bound_ms for _, bound_ms in _parts_of(entry, 0)), default=None)
+
+
+def _is_exact(entry: IndexEntry) -> bool:
+    """Whether an entry has what it promises: a batch is believed what it says of its times, unless it is a marker."""
+    return isinstance(entry.extent, WalExtent) and not entry.flags & EntryFlags.CONTROL
+
+
+def _is_later(one: TimedOffset, other: TimedOffset) -> bool:
+    """Whether `one` is the better answer to "the greatest time": of equal times the first offset counts."""
+    return (one.timestamp_ms, -one.offset) > (other.timestamp_ms, -other.offset)
+
+
+class _Look(Protocol):
+    def __call__(self, runs: Sequence[Run], *, max_open_bytes: int) -> TimedOffset | None: ...
+
+
+def _batches(runs: Sequence[Run], log_start: int, end: int) -> Iterator[BatchView]:
+    """Go through the batches that hold records from the log start up to an end.
+
+    Markers are no records: so the answer is the same from the WAL and from a table, where they are holes.
+    """
+    for run in runs:
+        for batch in iter_batches(run.data):
+            is_inside = batch.end_offset > log_start and batch.base_offset < end
+            if is_inside and batch.record_count and not batch.is_control:
+                yield batch
+
+
+def _first(
+    runs: Sequence[Run], *, target_ms: int, log_start: int, end: int, max_open_bytes: int
+) -> TimedOffset | None:
+    for batch in _batches(runs, log_start, end):
         # The header's maximum is the greatest time, but some clients state the last one.
-        if batch.end_offset <= log_start or max(batch.max_timestamp_ms, batch.base_timestamp_ms) < target_ms:
+        if max(batch.max_timestamp_ms, batch.base_timestamp_ms) < target_ms:
             continue
         columns = _opened(batch, max_open_bytes)
         if columns is None:
@@ -125,11 +218,11 @@ def _first(run: Run, target_ms: int, log_start: int, max_open_bytes: int) -> Tim
     return None
 
 
-def _greatest(run: Run, log_start: int, max_open_bytes: int) -> TimedOffset | None:
+def _greatest(runs: Sequence[Run], *, log_start: int, end: int, max_open_bytes: int) -> TimedOffset | None:
     best: TimedOffset | None = None
-    for batch in iter_batches(run.data):
+    for batch in _batches(runs, log_start, end):
         stated_ms = max(batch.max_timestamp_ms, batch.base_timestamp_ms)
-        if batch.end_offset <= log_start or (best is not None and stated_ms <= best.timestamp_ms):
+        if best is not None and stated_ms <= best.timestamp_ms:
             continue
         columns = _opened(batch, max_open_bytes)
         if columns is None:

@@ -5,17 +5,19 @@ Each tick goes through the object records, a bounded page at a time:
     open, its writer's session is gone    → sealed (never deleted: acknowledged records lie in it)
     staged past its age, or sealed and
     empty past its grace                  → condemned, in a transaction that checks it again
-    condemned                             → bytes deleted, then the record
+    condemned                             → bytes deleted, all of a page together, then the records
 
 Must stay true: bytes are deleted only after a committed transaction condemned them, and a condemned object never
-takes an entry again (I8). Every step can be repeated, by any process, after any crash.
+takes an entry again (I8). Every step can be repeated, by any process, after any crash. So the lease under which
+brokers collect (`leased.py`) saves work and is not what makes it safe.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError, Missing
+from headrace.gc.removed import Removed, Waiting, Why
 from headrace.index.objects import CollectingAges, condemn_object, forget_object, is_due, seal_object
 from headrace.index.values import OBJECT_RECORD, WRITER_STATE, ObjectRecord, ObjectState
 from headrace.index.writers import retire_writer
@@ -57,37 +59,64 @@ class Collector:
         self._limits = limits
         self._after: Key | None = None
         self._after_writer: Key | None = None
+        self._seen = Waiting()
+        self.waiting = Waiting()
+        """What nothing names any more and is still there, as the last whole round has found it."""
 
-    async def tick(self) -> None:
-        """Look at the next page of objects, then let go of writers that are dead.
+    @property
+    def is_round_over(self) -> bool:
+        """Whether the next tick begins with the first object again."""
+        return self._after is None
+
+    async def tick(self) -> list[Removed]:
+        """Look at the next page of objects, then let go of writers that are dead; return what was deleted.
 
         An object that fails now holds up no other; the first failure is raised in the end.
         """
         is_alive = await self._writers()
-        page = prefix_range(self._keys.objects_prefix, limit=self._limits.records_per_tick, after=self._after)
-        found = await self._metadata.range(page)
-        self._after = found[-1].key if len(found) == self._limits.records_per_tick else None
+        page = await self._next_page()
+        condemned: dict[ObjectId, ObjectRecord] = {}
         failures: list[HeadraceError] = []
-        for item in found:
-            object_id = ObjectId(item.key.removeprefix(self._keys.objects_prefix))
+        for object_id, record in page.items():
             try:
-                await self._handle(object_id, OBJECT_RECORD.decode(item.value, item.key), is_alive)
+                if await self._is_condemned(object_id, record, is_alive):
+                    condemned[object_id] = record
             except HeadraceError as error:
                 failures.append(error)
+        removed = await self._delete(condemned, failures)
+        self._count(page, removed)
         for writer, is_living in is_alive.items():
             if not is_living:
                 await retire_writer(self._keys, writer).apply(self._metadata)
         if failures:
             raise failures[0]
+        return removed
 
-    async def _handle(self, object_id: ObjectId, record: ObjectRecord, is_alive: Mapping[WriterId, bool]) -> None:
+    async def survey(self) -> list[Removed]:
+        """Return what of the next page would be deleted now, and touch nothing."""
+        now_ms, ages = self._clock.now_ms(), self._limits.ages
+        return [
+            _removed(record)
+            for record in (await self._next_page()).values()
+            if record.state is ObjectState.CONDEMNED or is_due(record, now_ms=now_ms, ages=ages)
+        ]
+
+    async def _next_page(self) -> dict[ObjectId, ObjectRecord]:
+        prefix, limit = self._keys.objects_prefix, self._limits.records_per_tick
+        found = await self._metadata.range(prefix_range(prefix, limit=limit, after=self._after))
+        self._after = found[-1].key if len(found) == limit else None
+        return {ObjectId(item.key.removeprefix(prefix)): OBJECT_RECORD.decode(item.value, item.key) for item in found}
+
+    async def _is_condemned(
+        self, object_id: ObjectId, record: ObjectRecord, is_alive: Mapping[WriterId, bool]
+    ) -> bool:
+        """Bring an object one step further; say whether it is condemned, so that its bytes may go."""
         if record.state is ObjectState.OPEN:
             if not await self._has_living_writer(record, is_alive):
                 await self._seal(object_id, record.writer)
         elif is_due(record, now_ms=self._clock.now_ms(), ages=self._limits.ages):
-            await self._condemn(object_id, record)
-        elif record.state is ObjectState.CONDEMNED:
-            await self._delete(object_id, record)
+            return await self._condemn(object_id)
+        return record.state is ObjectState.CONDEMNED
 
     async def _seal(self, object_id: ObjectId, writer: WriterId) -> None:
         """Fence the dead writer, so that its segment takes no commit; give back what it had prepared; seal it.
@@ -105,16 +134,43 @@ class Collector:
                 await self._objects.segments.seal_segment(ObjectKey(record.path), size_bytes=record.size_bytes)
         await seal_object(self._keys, object_id, now_ms=self._clock.now_ms()).apply(self._metadata)
 
-    async def _condemn(self, object_id: ObjectId, record: ObjectRecord) -> None:
+    async def _condemn(self, object_id: ObjectId) -> bool:
         rule = condemn_object(self._keys, object_id, now_ms=self._clock.now_ms(), ages=self._limits.ages)
-        if await rule.apply(self._metadata):
+        is_condemned = await rule.apply(self._metadata)
+        if is_condemned:
             self._crash_points.reach(CrashPoint.COLLECT_AFTER_CONDEMN)
-            await self._delete(object_id, record)
+        return is_condemned
 
-    async def _delete(self, object_id: ObjectId, record: ObjectRecord) -> None:
-        await self._objects.delete([ObjectKey(record.path)])
-        self._crash_points.reach(CrashPoint.COLLECT_AFTER_DELETE)
-        await forget_object(self._keys, object_id).apply(self._metadata)
+    async def _delete(
+        self, condemned: Mapping[ObjectId, ObjectRecord], failures: list[HeadraceError]
+    ) -> list[Removed]:
+        """Delete condemned objects with their records, which come last; return those that are gone."""
+        if not condemned:
+            return []
+        try:
+            await self._objects.delete([ObjectKey(record.path) for record in condemned.values()])
+            self._crash_points.reach(CrashPoint.COLLECT_AFTER_DELETE)
+            for object_id in condemned:
+                await forget_object(self._keys, object_id).apply(self._metadata)
+        except HeadraceError as error:
+            failures.append(error)
+            return []
+        return [_removed(record) for record in condemned.values()]
+
+    def _count(self, page: Mapping[ObjectId, ObjectRecord], removed: Sequence[Removed]) -> None:
+        """Count what nothing names and is left; a round that is over is what others see."""
+        unnamed = [
+            record
+            for record in page.values()
+            if record.state is ObjectState.CONDEMNED
+            or (record.state is ObjectState.SEALED and record.entry_count == 0)
+        ]
+        gone = {one.key for one in removed}
+        left = [record for record in unnamed if record.path not in gone]
+        size_bytes = sum(record.size_bytes for record in left)
+        self._seen = self._seen.and_(Waiting(object_count=len(left), size_bytes=size_bytes))
+        if self.is_round_over:
+            self.waiting, self._seen = self._seen, Waiting()
 
     async def _writers(self) -> dict[WriterId, bool]:
         """Return which writers of the next page are alive. Sessions are read last: who registers has one already."""
@@ -134,3 +190,7 @@ class Collector:
         """A writer that is not among those read was retired, or registered since, or lies beyond the page."""
         known = is_alive.get(record.writer)
         return await self._metadata.get(self._keys.writer(record.writer)) is not None if known is None else known
+
+
+def _removed(record: ObjectRecord) -> Removed:
+    return Removed(key=ObjectKey(record.path), size_bytes=record.size_bytes, why=Why.WAL_OBJECT)

@@ -5,11 +5,12 @@ already: a writer that slept through its staged object's age wrote it afterwards
 Ids are never used twice, so nothing will ever name such an object. That makes deleting safe at any age.
 """
 
+from headrace.gc.removed import Removed, Why
 from headrace.index.objects import wal_object_id_at, wal_prefix
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.model.ids import ObjectKey
-from headrace.objects.port import ObjectStore
+from headrace.objects.port import ObjectInfo, ObjectStore
 
 
 class Sweeper:
@@ -25,18 +26,30 @@ class Sweeper:
         self._prefix = wal_prefix(keys.domain)
         self._after = ""
 
-    async def tick(self) -> list[ObjectKey]:
-        """Look at the next page of objects, delete those without a record, and return their keys."""
-        page = await self._next_page()
-        orphans = [key for key in page if await self._is_orphan(key)]
+    @property
+    def is_round_over(self) -> bool:
+        """Whether the next tick begins with the first object again."""
+        return not self._after
+
+    async def tick(self) -> list[Removed]:
+        """Look at the next page of objects, delete those without a record, and return them."""
+        orphans = await self.survey()
         if orphans:
-            await self._objects.delete(orphans)
+            await self._objects.delete([orphan.key for orphan in orphans])
         return orphans
 
-    async def _next_page(self) -> list[ObjectKey]:
-        page: list[ObjectKey] = []
+    async def survey(self) -> list[Removed]:
+        """Return those of the next page that have no record, and touch nothing."""
+        return [
+            Removed(key=info.key, size_bytes=info.size_bytes, why=Why.ORPHAN)
+            for info in await self._next_page()
+            if await self._is_orphan(info.key)
+        ]
+
+    async def _next_page(self) -> list[ObjectInfo]:
+        page: list[ObjectInfo] = []
         async for info in self._objects.list(self._prefix, start_after=self._after):
-            page.append(info.key)
+            page.append(info)
             if len(page) == self._objects_per_tick:
                 self._after = info.key
                 return page

@@ -24,6 +24,10 @@
     /headrace/v1/d/0000/groups/=orders/members/=c-1                      its member `c-1`
     /headrace/v1/d/0000/groups/=orders/assignment/=c-1                   what that member is meant to have
     /headrace/v1/d/0000/groups/=orders/offsets/4f1c…/00000000000000000003   its offset in a topic's partition 3
+    /headrace/v1/d/0000/tables/4f1c…                                     how it stands with a topic's table, by its id
+    /headrace/v1/d/0000/sagas/4f1c…                                      the run of that topic that is under way
+    /headrace/v1/d/0000/tidy/<saga>                                      a run that is over, whose losers are to go
+    /headrace/v1/d/0000/condemned/<saga>                                 table files that nothing names any more
 
 Numbers are zero-padded to 20 digits, so that they sort. Strings from clients are percent-escaped, and beyond
 512 bytes hashed, with the full string in the value. No key is longer than 1,024 bytes.
@@ -136,12 +140,16 @@ class DomainKeys:
 
     __slots__ = (
         "_streams",
+        "condemned_prefix",
         "domain",
         "groups_prefix",
         "log_prefix",
         "objects_prefix",
+        "sagas_prefix",
         "state",
         "streams_prefix",
+        "tables_prefix",
+        "tidy_prefix",
         "unit",
         "writers_prefix",
     )
@@ -157,6 +165,10 @@ class DomainKeys:
         self.writers_prefix = root + "writers/"
         self.streams_prefix = root + "streams/"
         self.groups_prefix = root + "groups/"
+        self.tables_prefix = root + "tables/"
+        self.sagas_prefix = root + "sagas/"
+        self.tidy_prefix = root + "tidy/"
+        self.condemned_prefix = root + "condemned/"
 
     def group(self, group_id: str) -> "GroupKeys":
         return GroupKeys(self.groups_prefix, group_id)
@@ -172,6 +184,18 @@ class DomainKeys:
 
     def writer(self, writer: WriterId) -> Key:
         return Key(self.writers_prefix + writer)
+
+    def table(self, topic_id: TopicId) -> Key:
+        return Key(self.tables_prefix + topic_id.hex())
+
+    def saga(self, topic_id: TopicId) -> Key:
+        return Key(self.sagas_prefix + topic_id.hex())
+
+    def tidy(self, saga_id: str) -> Key:
+        return Key(self.tidy_prefix + saga_id)
+
+    def condemned(self, saga_id: str) -> Key:
+        return Key(self.condemned_prefix + saga_id)
 
     def info(self, stream: StreamId) -> Key:
         return Key(self._stream(stream).prefix + "info")

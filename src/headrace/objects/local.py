@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from headrace.errors import Invalid
+from headrace.errors import HeadraceError, Invalid
 from headrace.model.ids import ObjectKey
 from headrace.objects import reading
 from headrace.objects.cancellation import run_or_undo
@@ -23,6 +23,9 @@ from headrace.objects.segments import LocalSegments
 from headrace.objects.walk import Level, walk
 from headrace.runtime.crash_points import CrashPoints, NoCrashes
 from headrace.runtime.executor import Executor
+
+DROP_EVERY_BYTES = 32 * 1024 * 1024
+"""How much of an upload goes to the disk at once where pages are dropped behind it."""
 
 
 class LocalObjects:
@@ -39,12 +42,13 @@ class LocalObjects:
     ) -> None:
         """Open the store and remove what dead processes left half-written. Blocks for some milliseconds.
 
-        With `drops_cache`, what was appended to segments is not kept in the kernel's page cache.
+        With `drops_cache`, what was appended to segments or uploaded is not kept in the kernel's page cache.
         """
         self._root = root.absolute()
         self._executor = executor
         self._publisher = Publisher(self._root, disk=disk or Disk(), crash_points=crash_points or NoCrashes())
         self._segments = LocalSegments(self._publisher, executor, drops_cache=drops_cache)
+        self._drops_cache = drops_cache
 
     @property
     def segments(self) -> LocalSegments:
@@ -71,8 +75,15 @@ class LocalObjects:
     async def delete(self, keys: Iterable[ObjectKey]) -> None:
         await self._executor.run(partial(_delete, self._publisher, [*keys]))
 
-    async def upload(self, key: ObjectKey) -> "LocalUpload":
-        begin = partial(LocalUpload, key, self._publisher, self._executor)
+    async def upload(self, key: ObjectKey, *, if_absent: bool = False) -> "LocalUpload":
+        begin = partial(
+            LocalUpload,
+            key,
+            self._publisher,
+            self._executor,
+            exclusive=if_absent,
+            drops_cache=self._drops_cache,
+        )
         return await run_or_undo(self._executor, begin, LocalUpload.discard)
 
     async def close(self) -> None:
@@ -87,8 +98,19 @@ class LocalObjects:
 class LocalUpload:
     """A temporary file that grows until it is published. Bytes go to the disk as they come."""
 
-    def __init__(self, key: ObjectKey, publisher: Publisher, executor: Executor) -> None:
+    def __init__(
+        self,
+        key: ObjectKey,
+        publisher: Publisher,
+        executor: Executor,
+        *,
+        exclusive: bool = False,
+        drops_cache: bool = False,
+    ) -> None:
         publisher.trust.require()
+        self._exclusive = exclusive
+        self._drops_cache = drops_cache
+        self._dropped_bytes = 0
         self._key = key
         self._publisher = publisher
         self._executor = executor
@@ -118,6 +140,19 @@ class LocalUpload:
                 self._publisher.discard(self._temporary)
                 raise refusal(error, self._key) from error
             self._size_bytes += memoryview(data).nbytes
+            if self._drops_cache and self._size_bytes - self._dropped_bytes >= DROP_EVERY_BYTES:
+                self._drop_behind()
+
+    def _drop_behind(self) -> None:
+        """Bring to the disk what is not there yet, which has to happen anyway, and give its pages back."""
+        try:
+            with self._publisher.refusing(self._key, self._temporary):
+                self._publisher.disk.sync_data(self._fd)
+        except HeadraceError:
+            self._end()
+            raise
+        self._publisher.disk.drop_cached(self._fd, self._dropped_bytes, self._size_bytes)
+        self._dropped_bytes = self._size_bytes
 
     def _complete(self) -> None:
         with self._lock:
@@ -126,9 +161,11 @@ class LocalUpload:
             try:
                 with self._publisher.refusing(self._key, self._temporary):
                     self._publisher.disk.sync(self._fd)
+                if self._drops_cache:
+                    self._publisher.disk.drop_cached(self._fd, self._dropped_bytes, self._size_bytes)
             finally:
                 self._end()
-            self._publisher.publish(self._key, self._temporary, self._final, exclusive=False)
+            self._publisher.publish(self._key, self._temporary, self._final, exclusive=self._exclusive)
 
     def discard(self) -> None:
         """Give the temporary file back. Blocks."""

@@ -71,8 +71,8 @@ class MemoryObjects:
         for key in keys:
             self._stored.pop(object_key(key), None)
 
-    async def upload(self, key: ObjectKey) -> "MemoryUpload":
-        return MemoryUpload(self, object_key(key))
+    async def upload(self, key: ObjectKey, *, if_absent: bool = False) -> "MemoryUpload":
+        return MemoryUpload(self, object_key(key), if_absent=if_absent)
 
     async def create_segment(self, key: ObjectKey, *, capacity_bytes: int) -> "MemorySegment":
         self._require_absent(key)
@@ -109,8 +109,9 @@ class MemoryObjects:
 class MemoryUpload:
     """Pieces that become an object at `complete`."""
 
-    def __init__(self, store: MemoryObjects, key: ObjectKey) -> None:
+    def __init__(self, store: MemoryObjects, key: ObjectKey, *, if_absent: bool) -> None:
         self._store = store
+        self._if_absent = if_absent
         self._key = key
         self._pieces: list[bytes] = []
         self._open = True
@@ -122,7 +123,8 @@ class MemoryUpload:
     async def complete(self) -> None:
         self._require_open()
         self._open = False
-        await self._store.put(self._key, self._pieces)
+        put = self._store.put_if_absent if self._if_absent else self._store.put
+        await put(self._key, self._pieces)
 
     async def abort(self) -> None:
         self._open = False

@@ -101,8 +101,9 @@ class MeteredObjects:
     async def delete(self, keys: Iterable[ObjectKey]) -> None:
         await self._delete.timed(self._inner.delete(keys))
 
-    async def upload(self, key: ObjectKey) -> Upload:
-        return MeteredUpload(await self._upload.timed(self._inner.upload(key)), self._meter)
+    async def upload(self, key: ObjectKey, *, if_absent: bool = False) -> Upload:
+        begun = self._inner.upload(key, if_absent=if_absent)
+        return MeteredUpload(await self._upload.timed(begun), self._meter)
 
     async def close(self) -> None:
         await self._inner.close()

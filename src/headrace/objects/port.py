@@ -61,7 +61,10 @@ class Upload(Protocol):
         ...
 
     async def complete(self) -> None:
-        """Make the object appear, durably. Raises `OutcomeUnknown` where it may have appeared."""
+        """Make the object appear, durably. Raises `OutcomeUnknown` where it may have appeared.
+
+        Raises `Exists` where another one is there and this one must not replace it.
+        """
         ...
 
     async def abort(self) -> None:
@@ -151,8 +154,14 @@ class ObjectStore(Protocol):
         """Delete objects; those that are not there already count as deleted."""
         ...
 
-    async def upload(self, key: ObjectKey) -> Upload:
-        """Begin an object that is too large to hold in memory. It replaces an older one at `complete`."""
+    async def upload(self, key: ObjectKey, *, if_absent: bool = False) -> Upload:
+        """Begin an object that is too large to hold in memory. It replaces an older one at `complete`.
+
+        With `if_absent` an older one stays: `write` or `complete` raises `Exists`. Of two uploads to one key that
+        go on at the same time a remote store may let the second replace the first, because a large object is put
+        there in parts and S3 looks at the key only before the first; so whoever needs more than a guard against
+        mistakes gives every attempt a key of its own.
+        """
         ...
 
     async def close(self) -> None:

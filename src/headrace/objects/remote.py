@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import Corrupt, HeadraceError, Invalid, OutcomeUnknown, Retryable
+from headrace.errors import Corrupt, Exists, HeadraceError, Invalid, Missing, OutcomeUnknown, Retryable
 from headrace.model.ids import ObjectKey
 from headrace.objects.port import Buffer, ByteRange, ObjectInfo, object_key
 from headrace.objects.remote_errors import RAISED, is_past_the_end, read_error, write_error
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UPLOAD_PART_BYTES = 8 * 1024 * 1024
 # How many parts travel at once. Together with the one that is being filled this bounds an upload's memory.
 UPLOAD_PARTS_IN_FLIGHT = 4
+# An upload that must not replace an object is one conditional put if it is no larger than this.
+GUARDED_PUT_BYTES = 16 * 1024 * 1024
 # How many ranges of one call are read at once.
 MAX_RANGES_IN_FLIGHT = 16
 
@@ -94,8 +96,14 @@ class RemoteObjects:
         except RAISED as error:
             raise write_error(error, f"delete {len(paths)} objects from {paths[0]} on") from error
 
-    async def upload(self, key: ObjectKey) -> "RemoteUpload":
-        return RemoteUpload(self._uploads, object_key(key))
+    async def upload(self, key: ObjectKey, *, if_absent: bool = False) -> "RemoteUpload | GuardedUpload":
+        if if_absent:
+            return GuardedUpload(self, object_key(key))
+        return self.begin_parts(object_key(key))
+
+    def begin_parts(self, key: ObjectKey) -> "RemoteUpload":
+        """Begin a multipart upload, whatever lies under the key."""
+        return RemoteUpload(self._uploads, key)
 
     async def close(self) -> None:
         """Do nothing: obstore frees its connections with the handle."""
@@ -227,6 +235,66 @@ class RemoteUpload:
             return OutcomeUnknown(f"{what}: {write_error(error, 'complete')}")
         failure = write_error(error, what)
         return failure if isinstance(failure, Invalid) else Retryable(str(failure))
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise Invalid(f"the upload of {self._key} is over: begin another")
+
+
+class GuardedUpload:
+    """An upload that must not replace an object.
+
+    What is small enough is kept until the end and put if absent. What is larger becomes a multipart upload, after a
+    look that says that the key is free: most stores take no condition when the parts are put together. Between look
+    and end somebody else may take the key; keys that are meant to be unique make that a mistake of ours, and the
+    look is there to find such mistakes.
+    """
+
+    def __init__(self, store: RemoteObjects, key: ObjectKey) -> None:
+        self._store = store
+        self._key = key
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._parts: RemoteUpload | None = None
+        self._open = True
+
+    async def write(self, data: Buffer) -> None:
+        self._require_open()
+        if self._parts is None:
+            self._kept.append(bytes(data))
+            self._kept_bytes += len(self._kept[-1])
+            if self._kept_bytes > GUARDED_PUT_BYTES:
+                await self._begin_parts()
+            return
+        await self._parts.write(data)
+
+    async def complete(self) -> None:
+        self._require_open()
+        self._open = False
+        if self._parts is None:
+            kept, self._kept = self._kept, []
+            await self._store.put_if_absent(self._key, kept)
+        else:
+            await self._parts.complete()
+
+    async def abort(self) -> None:
+        self._open = False
+        self._kept.clear()
+        if self._parts is not None:
+            await self._parts.abort()
+
+    async def _begin_parts(self) -> None:
+        try:
+            await self._store.head(self._key)
+        except Missing:
+            pass
+        else:
+            await self.abort()
+            raise Exists(f"object {self._key} is there already")
+        self._parts = self._store.begin_parts(self._key)
+        kept, self._kept = self._kept, []
+        for piece in kept:
+            await self._parts.write(piece)
 
     def _require_open(self) -> None:
         if not self._open:

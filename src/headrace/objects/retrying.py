@@ -88,9 +88,9 @@ class RetryingObjects:
         named = [*keys]
         await self._repeat(lambda: self._inner.delete(named))
 
-    async def upload(self, key: ObjectKey) -> Upload:
+    async def upload(self, key: ObjectKey, *, if_absent: bool = False) -> Upload:
         """Begin an upload. Its pieces are gone once they are sent, so a failed one is the caller's to repeat."""
-        return await self._repeat(lambda: self._inner.upload(key))
+        return await self._repeat(lambda: self._inner.upload(key, if_absent=if_absent))
 
     async def close(self) -> None:
         await self._inner.close()

@@ -1,16 +1,20 @@
 """Turn columns back into record batches.
 
 Rows become batches in their order. A new batch begins where the size limit says so and where rows cannot share one:
-another producer, a sequence that does not go on, another kind of batch, another append time. Offsets are kept, so a
-hole stays a hole: each batch reaches up to the next one's first row, the last one up to `end_offset`, and columns
-without rows become one empty batch. A consumer therefore always learns where to go on.
+another producer, a sequence that does not go on, another kind of batch, another append time, and, where rows keep
+their codecs, another codec. Offsets are kept, so a hole stays a hole: each batch reaches up to the next one's first
+row, the last one up to `end_offset`, and columns without rows become one empty batch. A consumer therefore always
+learns where to go on.
 
 Must stay true: the records that come out are the records that went in, byte for byte where they were written in the
 shortest form, as every client does. What no reader sees is not kept: delete horizons, the unused attribute byte of
 single records, and the timestamps of records that LogAppendTime has overruled.
 """
 
+from collections.abc import Mapping
+from itertools import pairwise
 from struct import Struct
+from types import MappingProxyType
 from typing import Final
 
 from headrace.records.batch import (
@@ -42,15 +46,27 @@ _INT16 = Struct("=h")
 class BatchEncoder:
     """Writes columns as batches, into a buffer that is used again once nobody looks at the last result."""
 
-    __slots__ = ("_codec", "_kernel", "_max_batch_bytes", "_out")
+    __slots__ = ("_codec", "_kernel", "_levels", "_max_batch_bytes", "_out")
 
     def __init__(
-        self, *, codec: Codec = Codec.NONE, max_batch_bytes: int = MAX_BATCH_BYTES, kernel: Kernel = KERNEL
+        self,
+        *,
+        codec: Codec | None = Codec.NONE,
+        levels: Mapping[Codec, int] = MappingProxyType({}),
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+        first_buffer_bytes: int = FIRST_BUFFER_BYTES,
+        kernel: Kernel = KERNEL,
     ) -> None:
+        """Without a codec (`None`) every row keeps the one that its attributes name.
+
+        `levels` are the codecs' own, where not their default. `first_buffer_bytes` spares whoever knows how much is
+        coming the growing.
+        """
         self._codec = codec
+        self._levels = levels
         self._max_batch_bytes = max_batch_bytes
         self._kernel = kernel
-        self._out = bytearray(FIRST_BUFFER_BYTES)
+        self._out = bytearray(max(first_buffer_bytes, HEADER_BYTES))
 
     def encode(
         self, columns: Columns, *, start_offset: int | None = None, end_offset: int | None = None
@@ -77,12 +93,18 @@ class BatchEncoder:
         if not 0 <= start_offset <= first_offset or end_offset <= last_offset:
             raise InvalidBatch(Problem.COLUMNS, f"rows lie outside the offsets {start_offset} to {end_offset}")
         row = end_byte = 0
+        same_codec_ends = iter([columns.row_count] if self._codec is not None else _same_codec_ends(columns))
+        end_row = next(same_codec_ends)
         while row < columns.row_count:
+            if row == end_row:
+                end_row = next(same_codec_ends)
             base_offset = _row_offset(columns, row)
             if row == 0 and base_offset - start_offset <= MAX_INT32:
                 base_offset = start_offset
             first_row, start_byte = row, end_byte
-            row, end_byte, max_timestamp_ms = self._write_records(columns, first_row, base_offset, start_byte)
+            row, end_byte, max_timestamp_ms = self._write_records(
+                columns, first_row, end_row, base_offset, start_byte
+            )
             covered_to = end_offset if row == columns.row_count else _row_offset(columns, row)
             if covered_to <= _row_offset(columns, row - 1):
                 raise explain(Fault.ROW_ORDER, row, "the columns")
@@ -99,13 +121,13 @@ class BatchEncoder:
         return end_byte
 
     def _write_records(
-        self, columns: Columns, first_row: int, base_offset: int, start_byte: int
+        self, columns: Columns, first_row: int, end_row: int, base_offset: int, start_byte: int
     ) -> tuple[int, int, int]:
         while True:
             code, row, end_byte, max_timestamp_ms = self._kernel.encode_records(
                 columns.buffers,
                 first_row,
-                columns.row_count,
+                end_row,
                 base_offset,
                 self._out,
                 start_byte + HEADER_BYTES,
@@ -136,8 +158,8 @@ class BatchEncoder:
         end_byte: int,
     ) -> int:
         """Compress the records, put the header before them, and return where the batch ends."""
-        codec, end_byte = self._compress(start_byte + HEADER_BYTES, end_byte)
         (attributes,) = _INT16.unpack_from(columns.buffers[Part.ATTRIBUTES], 2 * first_row)
+        codec, end_byte = self._compress(attributes, start_byte + HEADER_BYTES, end_byte)
         (sequence,) = _INT32.unpack_from(columns.buffers[Part.SEQUENCE], 4 * first_row)
         if sequence >= 0:
             # The batch may begin in a hole before its first row; Kafka's sequences wrap at 2^31.
@@ -162,15 +184,16 @@ class BatchEncoder:
         stamp_crc(memoryview(self._out)[start_byte:end_byte])
         return end_byte
 
-    def _compress(self, start_byte: int, end_byte: int) -> tuple[Codec, int]:
+    def _compress(self, attributes: int, start_byte: int, end_byte: int) -> tuple[Codec, int]:
         """Compress in place. What would not shrink stays as it is: so the size limit holds for every codec."""
-        if self._codec is Codec.NONE:
+        codec = _codec_of(attributes) if self._codec is None else self._codec
+        if codec is Codec.NONE:
             return Codec.NONE, end_byte
-        packed = compress(self._codec, memoryview(self._out)[start_byte:end_byte])
+        packed = compress(codec, memoryview(self._out)[start_byte:end_byte], level=self._levels.get(codec))
         if len(packed) >= end_byte - start_byte:
             return Codec.NONE, end_byte
         self._out[start_byte : start_byte + len(packed)] = packed
-        return self._codec, start_byte + len(packed)
+        return codec, start_byte + len(packed)
 
     def _write_empty(self, start_offset: int, end_offset: int) -> int:
         if end_offset <= start_offset:
@@ -181,6 +204,25 @@ class BatchEncoder:
         HEADER.pack_into(self._out, 0, *fields)
         stamp_crc(memoryview(self._out)[:HEADER_BYTES])
         return HEADER_BYTES
+
+
+def _same_codec_ends(columns: Columns) -> list[int]:
+    """Return where runs of rows with the same codec end. Nearly always all rows have the same attributes."""
+    raw = bytes(columns.buffers[Part.ATTRIBUTES][: 2 * columns.row_count])
+    if len(raw) < 2 * columns.row_count:
+        raise explain(Fault.COLUMN_SIZE, columns.row_count - 1, "the columns")
+    if raw == raw[:2] * columns.row_count:
+        return [columns.row_count]
+    codecs = [attributes & CODEC_MASK for attributes in columns.attributes[: columns.row_count]]
+    ends = [row for row, (before, codec) in enumerate(pairwise(codecs), start=1) if before != codec]
+    return [*ends, columns.row_count]
+
+
+def _codec_of(attributes: int) -> Codec:
+    try:
+        return Codec(attributes & CODEC_MASK)
+    except ValueError:
+        raise InvalidBatch(Problem.COLUMNS, f"attributes {attributes} name a codec that does not exist") from None
 
 
 def _row_offset(columns: Columns, row: int) -> int:

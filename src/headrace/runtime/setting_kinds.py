@@ -14,6 +14,8 @@ MAX_TEXT_CHARS = 255
 MAX_PATH_CHARS = 4096
 MAX_URL_CHARS = 2 * MAX_PATH_CHARS
 MAX_PORT = 65_535
+MAX_PAIRS = 200
+MAX_PAIRS_CHARS = 65_536
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
@@ -23,6 +25,7 @@ _ADDRESS = re.compile(
     r"(?:PLAINTEXT://)?(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]*)):(?P<port>[0-9]{1,5})"
 )
 _USER_INFO = re.compile(r"(?<=://).*@")
+_SECRET_NAME = re.compile(r"pass|secret|token|key|credential|authorization", re.IGNORECASE)
 _SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", re.IGNORECASE)
 
 
@@ -202,3 +205,35 @@ class Url:
 
     def show(self, value: object) -> str:
         return _SECRET_PARAMETER.sub(r"\1***", _USER_INFO.sub("***@", str(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Names and values, `name=value; name=value`, or a TOML list of `"name=value"`.
+
+    What it shows hides the value of every name that sounds like a secret.
+    """
+
+    @property
+    def expected(self) -> str:
+        return f"name=value pairs with semicolons between them, or nothing; at most {MAX_PAIRS}, each name once"
+
+    def parse(self, raw: object) -> tuple[tuple[str, str], ...]:
+        parts = raw.split(";") if isinstance(raw, str) else raw
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise ValueError("not pairs")
+        if len(parts) > MAX_PAIRS or sum(map(len, parts)) > MAX_PAIRS_CHARS:
+            raise ValueError("too many pairs")
+        found = [part.strip().partition("=") for part in parts if part.strip()]
+        names = [name.strip() for name, _, _ in found]
+        texts = [*names, *(value for _, _, value in found)]
+        if not all(names) or len(set(names)) < len(names) or not all(equals for _, equals, _ in found):
+            raise ValueError("not name=value")
+        if not all(text.isprintable() for text in texts):
+            raise ValueError("not printable")
+        return tuple((name, value.strip()) for name, (_, _, value) in zip(names, found, strict=True))
+
+    def show(self, value: object) -> str:
+        if not isinstance(value, tuple):
+            return "***"  # It did not parse, so nobody knows which part of it is a secret.
+        return "; ".join(f"{name}={'***' if _SECRET_NAME.search(name) else text}" for name, text in value)

@@ -25,6 +25,7 @@ from headrace.settings.groups import GroupSettings
 from headrace.settings.log import FetchSettings, IndexSettings, TopicSettings, WalSettings
 from headrace.settings.network import NetworkSettings
 from headrace.settings.stores import MetadataSettings, ObjectSettings
+from headrace.settings.tables import CatalogSettings, PipelineSettings
 
 VARIABLES_THAT_ARE_NOT_SETTINGS = frozenset({"HEADRACE_CRASH_AT", "HEADRACE_PURE_PYTHON", "HEADRACE_BOOTSTRAP"})
 """Read where they act: switches for tests, which must work before any setting is known, and where clients connect."""
@@ -43,6 +44,8 @@ class Settings:
     groups: GroupSettings
     objects: ObjectSettings
     metadata: MetadataSettings
+    catalog: CatalogSettings
+    pipeline: PipelineSettings
     logging: LoggingSettings
 
 

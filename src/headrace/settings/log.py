@@ -184,6 +184,16 @@ class FetchSettings:
             unit="bytes",
         ),
     ]
+    table_cache_max_bytes: Annotated[
+        int,
+        Setting(
+            "fetch.table.cache.max.bytes",
+            64 * MIB,
+            Whole(maximum=64 * KIB * MIB),
+            "How much of what was read back from tables stays in memory, ready for the next reader.",
+            unit="bytes",
+        ),
+    ]
     max_sessions: Annotated[
         int,
         Setting(

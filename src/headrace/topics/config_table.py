@@ -23,6 +23,7 @@ from headrace.topics.config_kinds import (
     int64,
     words_listed,
 )
+from headrace.topics.partition_by import PartitionBy
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
 """Kafka's: one MiB of records and the head of the batch."""
@@ -36,6 +37,13 @@ CREATE_TIME: Final = "CreateTime"
 LOG_APPEND_TIME: Final = "LogAppendTime"
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
+
+TABLE_ENABLE: Final = "headrace.table.enable"
+TABLE_TARGET_LAG_MS: Final = "headrace.table.target.lag.ms"
+TABLE_PARTITION_BY: Final = "headrace.table.partition.by"
+TABLE_DELETE_WITH_TOPIC: Final = "headrace.table.delete.with.topic"
+MIN_TABLE_LAG_MS: Final = 5_000
+"""A shorter lag would make so many small files and snapshots that reading the table suffers."""
 
 _NOT_YET = " This release keeps the value and does not act on it yet."
 _NO_REPLICAS = " It has no effect here: the object store keeps the bytes safe, and there are no replicas."
@@ -127,6 +135,34 @@ _ALL = (
         kind=REPLICAS_LISTED,
         default="",
         sentence="Which replicas are held back while they copy." + _NO_REPLICAS,
+    ),
+    TopicConfig(
+        name=TABLE_DELETE_WITH_TOPIC,
+        kind=Flag(),
+        default="false",
+        sentence="Whether the table and its files go when the topic is deleted; otherwise the table stays, for its "
+        "owner to drop.",
+    ),
+    TopicConfig(
+        name=TABLE_ENABLE,
+        kind=Flag(),
+        default="true",
+        sentence="Whether the pipeline moves records into an Iceberg table; when it is switched off, what is in the "
+        "table stays there.",
+    ),
+    TopicConfig(
+        name=TABLE_PARTITION_BY,
+        kind=PartitionBy(),
+        default="day(append_time)",
+        sentence="What the table is partitioned by: the day or hour at which the broker took a record in, the "
+        "topic's partition, or such a time and the partition. A change counts for new files.",
+    ),
+    TopicConfig(
+        name=TABLE_TARGET_LAG_MS,
+        kind=int64(MIN_TABLE_LAG_MS),
+        default="60000",
+        sentence="How old a record should be at most when it appears in the table; the pipeline begins at half of "
+        "it, and shorter times make more and smaller files.",
     ),
     TopicConfig(
         name="index.interval.bytes",

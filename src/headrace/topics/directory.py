@@ -13,7 +13,8 @@ from headrace.metadata import keys
 from headrace.metadata.keys import prefix_range
 from headrace.metadata.port import Key, MetadataStore, Versioned
 from headrace.metadata.refreshing import SharedRefresh, follow
-from headrace.model.topics import Topic, TopicId
+from headrace.model.ids import StreamId
+from headrace.model.topics import Topic, TopicId, TopicRules
 from headrace.runtime.clock import Clock
 from headrace.topics.configs import TopicDefaults, rules_of
 from headrace.topics.records import TOPIC_RECORD, TOPICS_REVISION, TopicRecord, TopicsRevision
@@ -43,6 +44,7 @@ class TopicDirectory:
         self._revision = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
+        self._by_stream: dict[StreamId, Topic] = {}
         self._versions: dict[Key, int] = {}
         self._sorted: list[Topic] | None = []
         self._listeners: list[Callable[[], None]] = []
@@ -55,6 +57,15 @@ class TopicDirectory:
     def get_by_id(self, topic_id: TopicId) -> Topic | None:
         """Return a topic as it is known here; `None` proves nothing."""
         return self._by_id.get(topic_id)
+
+    def by_stream(self, stream: StreamId) -> Topic | None:
+        """Return the topic that a stream is a partition of, as it is known here; `None` proves nothing."""
+        return self._by_stream.get(stream)
+
+    def rules_of_stream(self, stream: StreamId) -> TopicRules | None:
+        """Return what the topic of a stream demands, as it is known here."""
+        topic = self._by_stream.get(stream)
+        return None if topic is None else topic.rules
 
     def known(self) -> list[Topic]:
         """Return all topics as they are known here, by name."""
@@ -109,6 +120,7 @@ class TopicDirectory:
             self._forget(name)
         for topic in topics:
             self._by_name[topic.name] = self._by_id[topic.id] = topic
+            self._by_stream.update(dict.fromkeys(topic.streams, topic))
         self._versions.update((item.key, item.version) for item in newer)
         self._sorted = None
         for listener in self._listeners:
@@ -118,4 +130,6 @@ class TopicDirectory:
         known = self._by_name.pop(name, None)
         if known is not None:
             del self._by_id[known.id]
+            for stream in known.streams:
+                del self._by_stream[stream]
             del self._versions[keys.topic(name)]

@@ -9,7 +9,7 @@ from headrace.errors import Corrupt, Exists, Invalid, Missing
 from headrace.model.ids import ObjectKey
 from headrace.objects.port import Buffer, ByteRange, ObjectStore, object_key
 from headrace.objects.probe import probe
-from headrace.objects.remote import UPLOAD_PART_BYTES
+from headrace.objects.remote import GUARDED_PUT_BYTES, UPLOAD_PART_BYTES
 from headrace.runtime.rng import seeded_rng
 
 KEY = object_key("wal/one")
@@ -211,6 +211,43 @@ async def test_an_aborted_upload_leaves_nothing(store: ObjectStore) -> None:
         await upload.write(b"more")
     with pytest.raises(Invalid, match="over"):
         await upload.complete()
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1024, GUARDED_PUT_BYTES + 1024 * 1024])
+async def test_an_upload_if_absent_appears_where_nothing_was(store: ObjectStore, size_bytes: int) -> None:
+    upload = await store.upload(KEY, if_absent=True)
+    piece = bytes(range(256)) * 4096
+    for start in range(0, size_bytes, len(piece)):
+        await upload.write(piece[: size_bytes - start])
+    assert await listed(store, "") == []
+    await upload.complete()
+    assert (await store.head(KEY)).size_bytes == size_bytes
+    with pytest.raises(Invalid, match="over"):
+        await upload.write(b"more")
+
+
+@pytest.mark.parametrize("size_bytes", [1024, GUARDED_PUT_BYTES + 1024 * 1024])
+async def test_an_upload_if_absent_never_replaces_an_object(store: ObjectStore, size_bytes: int) -> None:
+    await store.put(KEY, [b"older"])
+    upload = await store.upload(KEY, if_absent=True)
+    piece = bytes(1024 * 1024)
+    with pytest.raises(Exists):
+        for start in range(0, size_bytes, len(piece)):
+            await upload.write(piece[: size_bytes - start])
+        await upload.complete()
+    await upload.abort()
+    assert bytes(await store.get(KEY)) == b"older"
+    assert await listed(store, "") == [KEY]
+
+
+async def test_an_aborted_upload_if_absent_leaves_nothing(store: ObjectStore) -> None:
+    for size_bytes in (1, GUARDED_PUT_BYTES + 1):
+        upload = await store.upload(KEY, if_absent=True)
+        await upload.write(bytes(size_bytes))
+        await upload.abort()
+        with pytest.raises(Invalid, match="over"):
+            await upload.complete()
+    assert await listed(store, "") == []
 
 
 async def test_a_completed_upload_takes_no_more(store: ObjectStore) -> None:

@@ -9,13 +9,16 @@ import typer
 
 from headrace.cli.group import group_app
 from headrace.cli.main import app
+from headrace.cli.table import table_app
 from headrace.cli.topic import topic_app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 
 
 def _options(command: str) -> set[str]:
-    group = typer.main.get_command({"topic": topic_app, "group": group_app}.get(command.split()[0], app))
+    group = typer.main.get_command(
+        {"topic": topic_app, "group": group_app, "table": table_app}.get(command.split()[0], app)
+    )
     [found] = [c for name, c in group.commands.items() if name == command.split()[-1]]  # type: ignore[attr-defined]
     return {name for parameter in found.params for name in parameter.opts if name.startswith("-")}
 
@@ -23,7 +26,8 @@ def _options(command: str) -> set[str]:
 @pytest.mark.parametrize(
     "command",
     [
-        *("produce", "consume"),
+        *("produce", "consume", "collect", "sql"),
+        *("table list", "table show", "table sample", "table verify"),
         *("topic create", "topic list", "topic alter", "topic delete", "topic describe"),
         *("group list", "group describe", "group delete", "group reset-offsets"),
     ],

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from headrace.fetch.catchup import CatchUp, CatchUpLimits
 from headrace.fetch.fetcher import Fetched, Fetcher, Wanted
 from headrace.fetch.reader import LogReader
+from headrace.fetch.row_groups import RowGroupCache
 from headrace.fetch.runs import Run
+from headrace.fetch.table_reads import GroupKey, TableReader
 from headrace.fetch.tail import TailCache
 from headrace.fetch.timestamps import TimestampFinder
 from headrace.index.cache import IndexCache
 from headrace.model.ids import StreamId
+from headrace.model.topics import TopicRules
 from headrace.objects.port import Buffer
 from headrace.records.batch import iter_batches
 from headrace.records.record import Record
-from headrace.runtime.executor import InlineExecutor
+from headrace.runtime.executor import Executor, InlineExecutor
 from headrace.runtime.logs import open_log
 from headrace.testing.batches import make_batch, read_batches
 from tests.unit.produce.scripted import WriterKit
@@ -33,22 +36,37 @@ class FetchKit(WriterKit):
         limits: CatchUpLimits | None = None,
         segment_max_bytes: int = 100_000,
         is_remote: bool = False,
+        table_cache_bytes: int = 1_000_000,
+        executor: Executor | None = None,
     ) -> None:
         super().__init__(segment_max_bytes=segment_max_bytes, is_remote=is_remote)
         self.tail = TailCache(max_bytes=tail_bytes)
         self.writer._tail = self.tail
         self.logged = io.StringIO()
         self.log_out = open_log(self.logged, clock=self.clock, format="json")
-        self.reader = LogReader(domain=self.keys.domain, cache=self.cache, objects=self.objects)
+        self.rules: TopicRules | None = None
+        self.executor = executor or InlineExecutor()
+        self.row_groups = RowGroupCache[GroupKey](max_bytes=table_cache_bytes)
+        self.tables = self.reading_tables(self.row_groups)
+        self.reader = self.reading(self.cache)
         self.catch_up = self.catching_up(self.cache, self.tail, limits)
         self.fetcher = self.fetching(self.cache, self.tail, self.catch_up)
         self.timestamps = TimestampFinder(
-            index=self.cache, reader=self.reader, executor=InlineExecutor(), max_open_bytes=MAX_OPEN_BYTES
+            index=self.cache, reader=self.reader, executor=self.executor, max_open_bytes=MAX_OPEN_BYTES
         )
 
+    def reading_tables(self, row_groups: RowGroupCache[GroupKey]) -> TableReader:
+        return TableReader(
+            objects=self.objects, executor=self.executor, cache=row_groups, rules_of=lambda _: self.rules
+        )
+
+    def reading(self, cache: IndexCache) -> LogReader:
+        return LogReader(domain=self.keys.domain, cache=cache, objects=self.objects, tables=self.tables)
+
     def catching_up(self, cache: IndexCache, tail: TailCache, limits: CatchUpLimits | None = None) -> CatchUp:
-        reader = LogReader(domain=self.keys.domain, cache=cache, objects=self.objects)
-        return CatchUp(reader=reader, view=cache.view, tail=tail, clock=self.clock, limits=limits or CatchUpLimits())
+        return CatchUp(
+            reader=self.reading(cache), view=cache.view, tail=tail, clock=self.clock, limits=limits or CatchUpLimits()
+        )
 
     def fetching(self, cache: IndexCache, tail: TailCache, catch_up: CatchUp) -> Fetcher:
         return Fetcher(index=cache, tail=tail, catch_up=catch_up, clock=self.clock, log=self.log_out)

@@ -5,16 +5,17 @@ from typing import TypeVar
 
 import pytest
 
-from headrace.errors import Corrupt, Missing, Retryable, Unsupported
-from headrace.fetch.reader import LOOP_MAX_BYTES, MAX_PLANS, LogReader
+from headrace.errors import Corrupt, Missing, Retryable
+from headrace.fetch.reader import MAX_PLANS, LogReader
 from headrace.fetch.runs import Run
+from headrace.fetch.wal_reads import LOOP_MAX_BYTES
 from headrace.index.cache import ENTRIES_PER_READ, IndexCache
 from headrace.index.objects import CollectingAges, condemn_object, forget_object, stage_objects, wal_object_id
 from headrace.index.objects import wal_object_key as object_key_of
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.index.swap import Swap, replacement_for, swap_entries
 from headrace.index.values import INDEX_ENTRY, IndexEntry
-from headrace.model.extents import TableExtent, WalExtent
+from headrace.model.extents import WalExtent
 from headrace.model.ids import ObjectId, ObjectKey, StreamId, WriterId
 from headrace.objects.port import Buffer, ByteRange
 from headrace.records.batch import iter_batches
@@ -70,7 +71,7 @@ async def repack(kit: WriterKit, stream: StreamId) -> None:
         data += whole[entry.extent.start_byte :][: entry.extent.size_bytes]
     await kit.objects.put(object_key_of(kit.keys.domain, packed), [data])
     replacement = replacement_for(planned, WalExtent(packed, 0, len(data)))
-    swap = Swap(stream=stream, planned=planned, replacement=replacement)
+    swap = Swap(stream=stream, planned=planned, replacements=[replacement])
     await swap_entries(kit.keys, swap, now_ms=0).apply(kit.metadata)
     for number in range(len(planned)):
         await collect(kit, wal_object_id(WRITER, number))
@@ -215,7 +216,7 @@ async def test_neighbours_in_an_object_are_read_in_one_piece(monkeypatch: pytest
 
     monkeypatch.setattr(kit.objects, "get_ranges", counted)
     assert records(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == expected(0, 10)
-    monkeypatch.setattr("headrace.fetch.reader.MAX_GAP_BYTES", 10)
+    monkeypatch.setattr("headrace.fetch.wal_reads.MAX_GAP_BYTES", 10)
     assert records(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == expected(0, 10)
     assert asked == [1, 5]
 
@@ -252,7 +253,7 @@ async def test_stamping_never_changes_bytes_that_the_store_holds(monkeypatch: py
         return found
 
     monkeypatch.setattr(kit.objects, "get_ranges", kept)
-    monkeypatch.setattr("headrace.fetch.reader.MAX_GAP_BYTES", 0)
+    monkeypatch.setattr("headrace.fetch.wal_reads.MAX_GAP_BYTES", 0)
     runs = await reader_of(kit).read(stream, 0, max_bytes=ALL)
     assert records(runs) == expected(0, 6)
     assert [next(iter_batches(memoryview(piece))).base_offset for piece in given] == [0, 0, 0], "as produced"
@@ -351,28 +352,3 @@ async def test_object_that_is_too_short_is_damage() -> None:
     await kit.objects.put(key, [bytes(await kit.objects.get(key))[:150]])
     with pytest.raises(Corrupt):
         await reader_of(kit).read(stream, 0, max_bytes=ALL)
-
-
-# Tables
-
-
-async def swap_to_table(kit: WriterKit, stream: StreamId, first: int, end: int) -> None:
-    planned = (await entries(kit, stream))[first:end]
-    swap = Swap(stream=stream, planned=planned, replacement=replacement_for(planned, TableExtent(())))
-    await swap_entries(kit.keys, swap, now_ms=0).apply(kit.metadata)
-
-
-async def test_offsets_in_a_table_are_refused_with_a_reason() -> None:
-    kit, stream = await logged(3)
-    await fold_all(kit)
-    await swap_to_table(kit, stream, 0, 2)
-    with pytest.raises(Unsupported, match="0 to 4"):
-        await reader_of(kit).read(stream, 1, max_bytes=ALL)
-    assert records(await reader_of(kit).read(stream, 4, max_bytes=ALL)) == expected(4, 6)
-
-
-async def test_entries_before_a_table_extent_are_readable() -> None:
-    kit, stream = await logged(3)
-    await fold_all(kit)
-    await swap_to_table(kit, stream, 1, 3)
-    assert records(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == expected(0, 2)

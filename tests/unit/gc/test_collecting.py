@@ -315,6 +315,37 @@ async def test_page_that_ends_exactly_with_the_last_record_begins_anew() -> None
     assert await records(kit) == {}
 
 
+async def test_tick_tells_what_it_deleted_and_survey_what_it_would() -> None:
+    kit = WriterKit()
+    keys = await stage(kit, 3)
+    await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
+    surveyed = await collector_of(kit).survey()
+    assert [one.key for one in surveyed] == keys == await stored(kit)
+    assert await collector_of(kit).tick() == surveyed
+    assert await stored(kit) == []
+
+
+async def test_objects_that_nothing_names_are_counted_until_they_are_gone() -> None:
+    kit = WriterKit()
+    (stream,) = await kit.start()
+    await kit.append(stream, b"0")
+    await kit.writer.close()
+    await fold_all(kit)
+    collector = collector_of(kit)
+    await collector.tick()
+    assert collector.waiting.object_count == 0, "an entry names it"
+    await advance_log_start(kit.keys, stream, 1, now_ms=0).apply(kit.metadata)
+    entries = await plan_trim(kit.metadata, kit.keys, stream, max_entries=10)
+    await trim_entries(kit.keys, stream, entries, now_ms=kit.clock.now_ms()).apply(kit.metadata)
+    record = await kit.object(0)
+    await collector.tick()
+    assert record is not None
+    assert (collector.waiting.object_count, collector.waiting.size_bytes) == (1, record.size_bytes)
+    await kit.clock.advance(SEALED_GRACE_MS / 1000)
+    assert len(await collector.tick()) == 1
+    assert collector.waiting.object_count == 0
+
+
 # Two at once
 
 

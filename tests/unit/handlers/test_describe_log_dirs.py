@@ -82,7 +82,7 @@ async def test_first_entry_in_the_table_is_left_out_once_it_is_trimmed() -> None
     stream = await kit.filled("a", batches=3, records=10, size_bytes=100)
     await kit.log.fold()
     entries = await kit.log.index(stream)
-    swap = Swap(stream=stream, planned=entries[:2], replacement=replacement_for(entries[:2], TableExtent(())))
+    swap = Swap(stream=stream, planned=entries[:2], replacements=[replacement_for(entries[:2], TableExtent(()))])
     await swap_entries(kit.keys, swap, now_ms=0).apply(kit.store)
     assert await size_of(kit, "a") == 300
     await advance_log_start(kit.keys, stream, 5, now_ms=0).apply(kit.store)

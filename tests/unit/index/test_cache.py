@@ -93,7 +93,7 @@ async def test_swap_and_trim_drop_remembered_entries() -> None:
     await cache.fresh_head(stream)
     assert len(await cache.locate(stream, 0)) == 6
     entries = await log.index(stream)
-    swap = Swap(stream=stream, planned=entries[:4], replacement=replacement_for(entries[:4], TABLE))
+    swap = Swap(stream=stream, planned=entries[:4], replacements=[replacement_for(entries[:4], TABLE)])
     await swap_entries(log.keys, swap, now_ms=0).apply(log.store)
     await cache.refresh()
     assert (await cache.locate(stream, 25))[0].extent == TABLE
@@ -184,7 +184,7 @@ async def test_entry_read_while_a_swap_went_by_is_not_remembered() -> None:
         found = await real_range(range_)
         if "/index/" in range_.start:
             log.store.range = real_range  # type: ignore[method-assign]
-            swap = Swap(stream=stream, planned=entries, replacement=replacement_for(entries, TABLE))
+            swap = Swap(stream=stream, planned=entries, replacements=[replacement_for(entries, TABLE)])
             await swap_entries(log.keys, swap, now_ms=0).apply(log.store)
             await cache.refresh()
         return found

@@ -13,7 +13,7 @@ from headrace.model.extents import RowGroup, TableExtent, TableFile, WalExtent
 from headrace.model.ids import StreamId
 from tests.log_kit import LogKit
 
-TABLE = TableExtent((TableFile("tables/t/f.parquet", (RowGroup(0, 0, 4, 100),)),))
+TABLE = TableExtent((TableFile("tables/t/f.parquet", 900, 100, 7, (RowGroup(0, 0, 4, 100, 5, 0, 9),)),))
 
 
 async def logged(count: int) -> tuple[LogKit, StreamId]:
@@ -39,7 +39,7 @@ async def test_steps_swap_a_run_and_every_offset_has_one_entry_in_between() -> N
     log, stream = await logged(5)
     entries = await log.index(stream)
     for step in (entries[:2], entries[2:4]):
-        swap = Swap(stream=stream, planned=step, replacement=replacement_for(step, TABLE))
+        swap = Swap(stream=stream, planned=step, replacements=[replacement_for(step, TABLE)])
         await swap_entries(log.keys, swap, now_ms=0).apply(log.store)
         current = await log.index(stream)
         assert current[0].start_offset == 0 and current[-1].end_offset == 15
@@ -52,11 +52,11 @@ async def test_steps_swap_a_run_and_every_offset_has_one_entry_in_between() -> N
 async def test_repeated_step_is_harmless_and_a_stale_plan_is_refused() -> None:
     log, stream = await logged(4)
     entries = await log.index(stream)
-    step = Swap(stream=stream, planned=entries[1:3], replacement=replacement_for(entries[1:3], TABLE))
+    step = Swap(stream=stream, planned=entries[1:3], replacements=[replacement_for(entries[1:3], TABLE)])
     await swap_entries(log.keys, step, now_ms=0).apply(log.store)
     await swap_entries(log.keys, step, now_ms=0).apply(log.store)
     assert (await log.head(stream)).index_epoch == 1
-    overlapping = Swap(stream=stream, planned=entries[:2], replacement=replacement_for(entries[:2], TABLE))
+    overlapping = Swap(stream=stream, planned=entries[:2], replacements=[replacement_for(entries[:2], TABLE)])
     with pytest.raises(StalePlan):
         await swap_entries(log.keys, overlapping, now_ms=0).apply(log.store)
 
@@ -67,7 +67,7 @@ async def test_entries_trimmed_meanwhile_make_the_plan_stale() -> None:
     await advance_log_start(log.keys, stream, 3, now_ms=0).apply(log.store)
     below = await plan_trim(log.store, log.keys, stream, max_entries=10)
     await trim_entries(log.keys, stream, below, now_ms=0).apply(log.store)
-    swap = Swap(stream=stream, planned=entries, replacement=replacement_for(entries, TABLE))
+    swap = Swap(stream=stream, planned=entries, replacements=[replacement_for(entries, TABLE)])
     with pytest.raises(StalePlan):
         await swap_entries(log.keys, swap, now_ms=0).apply(log.store)
 
@@ -78,14 +78,14 @@ async def test_repacked_object_takes_entries_while_it_is_open() -> None:
     packed = await log.stage(number=1, is_segment=False)
     for step, start_byte in ((entries[:2], 0), (entries[2:], 300)):
         extent = WalExtent(packed, start_byte, 300)
-        swap = Swap(stream=stream, planned=step, replacement=replacement_for(step, extent))
+        swap = Swap(stream=stream, planned=step, replacements=[replacement_for(step, extent)])
         await swap_entries(log.keys, swap, now_ms=5).apply(log.store)
     record = await log.object(packed)
     assert record is not None
     assert (record.state, record.entry_count, record.size_bytes) == (ObjectState.OPEN, 2, 600)
     await log.seal(packed)
     last = (await log.index(stream))[-1:]
-    again = Swap(stream=stream, planned=last, replacement=replacement_for(last, WalExtent(packed, 900, 300)))
+    again = Swap(stream=stream, planned=last, replacements=[replacement_for(last, WalExtent(packed, 900, 300))])
     with pytest.raises(ObjectClosed):
         await swap_entries(log.keys, again, now_ms=5).apply(log.store)
 
@@ -95,4 +95,4 @@ async def test_replacement_of_another_range_is_our_own_mistake() -> None:
     entries = await log.index(stream)
     wrong = msgspec.structs.replace(replacement_for(entries, TABLE), end_offset=7)
     with pytest.raises(AssertionError):
-        swap_entries(log.keys, Swap(stream=stream, planned=entries, replacement=wrong), now_ms=0)
+        swap_entries(log.keys, Swap(stream=stream, planned=entries, replacements=[wrong]), now_ms=0)

@@ -1,6 +1,7 @@
 """Real processes, really killed."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import Missing
+from headrace.errors import Missing, Retryable
 from headrace.model.ids import ObjectKey
+from headrace.objects import local
 from headrace.objects.disk import Disk
 from headrace.objects.local import LocalObjects
 from headrace.objects.port import object_key
@@ -159,3 +161,35 @@ async def test_a_cancelled_begin_of_an_upload_leaves_no_file(tmp_path: Path) -> 
     assert list((tmp_path / DIRECTORY).glob("*/*")) == []
     await store.close()
     executor.close()
+
+
+async def test_an_upload_that_drops_its_pages_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "DROP_EVERY_BYTES", 10_000)
+    disk = FaultyDisk()
+    store = LocalObjects(tmp_path, executor=InlineExecutor(), disk=disk, drops_cache=True)
+    upload = await store.upload(object_key("tables/one"), if_absent=True)
+    for number in range(10):
+        await upload.write(b"%04d" % number * 1000)
+    await upload.complete()
+    assert disk.steps.count("sync_data") == 3
+    assert bytes(await store.get(object_key("tables/one"))) == b"".join(b"%04d" % n * 1000 for n in range(10))
+    await store.close()
+
+
+async def test_an_upload_whose_pages_do_not_reach_the_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "DROP_EVERY_BYTES", 10_000)
+    disk = FaultyDisk()
+    store = LocalObjects(tmp_path, executor=InlineExecutor(), disk=disk, drops_cache=True)
+    open_before = open_files(tmp_path)
+    upload = await store.upload(object_key("tables/one"))
+    disk.fail("sync_data", errno.ENOSPC)
+    with pytest.raises(Retryable):
+        await upload.write(b"x" * 10_000)
+    with pytest.raises(Missing):
+        await store.get(object_key("tables/one"))
+    assert list((tmp_path / DIRECTORY).glob("*/*")) == []
+    assert open_files(tmp_path) == open_before
+    await upload.abort()
+    await store.close()

@@ -49,13 +49,14 @@ async def live(store: LocalObjects, history: History) -> None:
     history.begin(key, None)
     await store.delete([key])
     history.acknowledge(key, None)
-    key = object_key("up/load")
-    history.begin(key, b"piece" * 2)
-    upload = await store.upload(key)
-    await upload.write(b"piece")
-    await upload.write(b"piece")
-    await upload.complete()
-    history.acknowledge(key, b"piece" * 2)
+    for name, if_absent in (("up/load", False), ("up/load-if-absent", True)):
+        key = object_key(name)
+        history.begin(key, b"piece" * 2)
+        upload = await store.upload(key, if_absent=if_absent)
+        await upload.write(b"piece")
+        await upload.write(b"piece")
+        await upload.complete()
+        history.acknowledge(key, b"piece" * 2)
     segment = await store.segments.create_segment(SEGMENT, capacity_bytes=1000)
     for n in range(1, 9):
         frame = bytes([n]) * 20

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
+from headrace.errors import Exists, Invalid
 from headrace.objects.port import ObjectStore, object_key
 from headrace.objects.probe import probe
-from headrace.objects.remote import RemoteObjects
+from headrace.objects.remote import GUARDED_PUT_BYTES, RemoteObjects
 from headrace.runtime.rng import seeded_rng
 
 NAMES = ["a-c", "a.b", "a/b", "a/c/d", "a0", "b/1", "b/11", "b/12", "b/2", "c"]
@@ -42,6 +43,29 @@ async def test_uploads_use_their_own_handle() -> None:
     await upload.complete()
     assert await listed(RemoteObjects(uploads), "") == ["a"]
     assert await listed(RemoteObjects(single), "") == []
+
+
+async def test_a_guarded_upload_is_one_conditional_put_while_it_is_small_and_parts_beyond() -> None:
+    single, uploads = MemoryStore(), MemoryStore()
+    store = RemoteObjects(single, uploads=uploads)
+    for name, size_bytes in (("small", GUARDED_PUT_BYTES), ("large", GUARDED_PUT_BYTES + 1)):
+        upload = await store.upload(object_key(name), if_absent=True)
+        await upload.write(bytes(size_bytes - 1))
+        await upload.write(b"x")
+        await upload.complete()
+    assert await listed(RemoteObjects(single), "") == ["small"]
+    assert await listed(RemoteObjects(uploads), "") == ["large"]
+
+
+async def test_a_guarded_upload_that_grows_large_looks_before_it_sends() -> None:
+    store = RemoteObjects(MemoryStore())
+    await store.put(object_key("a"), [b"older"])
+    upload = await store.upload(object_key("a"), if_absent=True)
+    with pytest.raises(Exists):
+        await upload.write(bytes(GUARDED_PUT_BYTES + 1))
+    with pytest.raises(Invalid, match="over"):
+        await upload.complete()
+    assert await store.get(object_key("a")) == b"older"
 
 
 async def test_deleting_goes_on_where_the_store_complains_about_an_absent_key(tmp_path: Path) -> None:

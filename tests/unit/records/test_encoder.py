@@ -224,3 +224,56 @@ def test_buffer_is_used_again_when_nobody_looks(kernel: Kernel) -> None:
     encoder = BatchEncoder(kernel=kernel)
     first = id(encoder.encode(columns_of(plain(1))).obj)
     assert id(encoder.encode(columns_of(plain(2))).obj) == first
+
+
+def test_rows_keep_their_codec_where_none_is_given(kernel: Kernel) -> None:
+    codecs = [Codec.NONE, Codec.ZSTD, Codec.ZSTD, Codec.LZ4, Codec.NONE]
+    builder = ColumnBuilder(kernel=kernel)
+    for number, codec in enumerate(codecs):
+        rows = columns_of(plain(3, 3 * number, b"some value " * 9))
+        for view in iter_batches(BatchEncoder(codec=codec, kernel=kernel).encode(rows)):
+            builder.append(view)
+    columns = builder.columns()
+    batches = BatchEncoder(codec=None, kernel=kernel).encode(columns)
+    assert [(view.codec, view.record_count) for view in iter_batches(batches)] == [
+        (Codec.NONE, 3),
+        (Codec.ZSTD, 6),
+        (Codec.LZ4, 3),
+        (Codec.NONE, 3),
+    ]
+    assert list(records_of(decoded(batches, kernel))) == list(records_of(columns))
+
+
+def test_rows_with_other_kinds_and_one_codec_are_kept_apart_as_ever(kernel: Kernel) -> None:
+    one = columns_of(plain(2), attributes=0x10)
+    two = columns_of(plain(2, 2), attributes=0)
+    batches = BatchEncoder(codec=None, kernel=kernel).encode(joined(one, two, kernel=kernel))
+    assert [view.record_count for view in iter_batches(batches)] == [2, 2]
+
+
+@pytest.mark.parametrize("attributes", [[5, 5, 5], [0, 0, 7]])
+def test_codec_that_does_not_exist_is_refused(kernel: Kernel, attributes: list[int]) -> None:
+    with pytest.raises(InvalidBatch) as caught:
+        BatchEncoder(codec=None, kernel=kernel).encode(damaged(Part.ATTRIBUTES, pack("=3h", *attributes)))
+    assert caught.value.problem is Problem.COLUMNS
+
+
+def test_attributes_that_are_too_short_are_refused_where_rows_keep_their_codec(kernel: Kernel) -> None:
+    with pytest.raises(InvalidBatch) as caught:
+        BatchEncoder(codec=None, kernel=kernel).encode(damaged(Part.ATTRIBUTES, pack("=2h", 0, 0)))
+    assert caught.value.problem is Problem.COLUMNS
+
+
+def test_level_of_a_codec_counts(kernel: Kernel) -> None:
+    columns = columns_of([Record(offset=row, timestamp_ms=0, value=b"%d" % row**5) for row in range(2000)])
+    quick, small = (
+        len(BatchEncoder(codec=Codec.GZIP, levels={Codec.GZIP: level}, kernel=kernel).encode(columns))
+        for level in (1, 9)
+    )
+    assert small < quick
+
+
+def test_first_buffer_may_be_too_small(kernel: Kernel) -> None:
+    columns = columns_of(plain(300))
+    expected = bytes(BatchEncoder(kernel=kernel).encode(columns))
+    assert BatchEncoder(first_buffer_bytes=0, kernel=kernel).encode(columns) == expected

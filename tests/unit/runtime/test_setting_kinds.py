@@ -13,6 +13,7 @@ from headrace.runtime.setting_kinds import (
     Kind,
     OneOf,
     OptionalText,
+    Pairs,
     Switch,
     Url,
     Whole,
@@ -27,6 +28,7 @@ KINDS: list[Kind] = [
     HostPort(),
     HostPort(optional=True),
     Url(("file", "s3")),
+    Pairs(),
 ]
 
 
@@ -48,6 +50,9 @@ KINDS: list[Kind] = [
         (HostPort(), "PLAINTEXT://a.b:1", Address(host="a.b", port=1)),
         (HostPort(optional=True), "", None),
         (Url(("file",)), "file:data/x", "file:data/x"),
+        (Pairs(), "", ()),
+        (Pairs(), " a = 1; b=x=y ;", (("a", "1"), ("b", "x=y"))),
+        (Pairs(), ["a=1;2", "b="], (("a", "1;2"), ("b", ""))),
     ],
 )
 def test_takes(kind: Kind, raw: object, value: object) -> None:
@@ -77,6 +82,12 @@ def test_takes(kind: Kind, raw: object, value: object) -> None:
         (Url(("file",)), "s3://bucket"),
         (Url(("file",)), "file"),
         (Url(("file",)), "file:a\nb"),
+        (Pairs(), "a"),
+        (Pairs(), "=1"),
+        (Pairs(), "a=1;a=2"),
+        (Pairs(), "a=1\n2"),
+        (Pairs(), ["a=1", 2]),
+        (Pairs(), ";".join(f"n{i}=1" for i in range(201))),
     ],
 )
 def test_refuses(kind: Kind, raw: object) -> None:
@@ -92,9 +103,17 @@ def test_any_raw_value_parses_or_raises_value_error_and_what_is_shown_parses_aga
     except ValueError:
         assert kind.expected
         return
-    assert isinstance(kind, Url) or kind.parse(kind.show(value)) == value
+    assert isinstance(kind, Url | Pairs) or kind.parse(kind.show(value)) == value
 
 
 @given(host=st.from_regex(r"[a-z0-9.-]{0,20}", fullmatch=True), port=st.integers(0, 65535))
 def test_an_address_survives_being_shown(host: str, port: int) -> None:
     assert HostPort().parse(str(Address(host=host, port=port))) == Address(host=host, port=port)
+
+
+def test_pairs_are_shown_without_what_sounds_like_a_secret() -> None:
+    pairs = Pairs().parse("rest.signing-name=s3tables; token=abc; s3.secret-access-key=abc; credential=abc")
+    shown = Pairs().show(pairs)
+    assert "abc" not in shown
+    assert "rest.signing-name=s3tables" in shown
+    assert "abc" not in Pairs().show("token:abc")

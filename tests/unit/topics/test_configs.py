@@ -41,6 +41,13 @@ ACCEPTED = [
     ("leader.replication.throttled.replicas", ["", "*", "0:1", "0:1, 1:2", "00:01"]),
     ("local.retention.ms", ["-2", "-1"]),
     ("segment.bytes", ["1048576"]),
+    ("headrace.table.enable", ["true", "False"]),
+    ("headrace.table.target.lag.ms", ["5000", "9223372036854775807"]),
+    (
+        "headrace.table.partition.by",
+        ["day(append_time)", " hour(append_time) ", "partition", "partition, day(append_time)"],
+    ),
+    ("headrace.table.delete.with.topic", ["true"]),
 ]
 
 REFUSED = [
@@ -61,6 +68,20 @@ REFUSED = [
     ("segment.ms", ["0"]),
     ("flush.messages", ["0"]),
     ("min.insync.replicas", ["0"]),
+    ("headrace.table.enable", ["", "on"]),
+    ("headrace.table.target.lag.ms", ["4999", "-1", "1m"]),
+    (
+        "headrace.table.partition.by",
+        [
+            "",
+            "day(timestamp)",
+            "day",
+            "month(append_time)",
+            "day(append_time),hour(append_time)",
+            "partition,",
+            "key",
+        ],
+    ),
 ]
 
 

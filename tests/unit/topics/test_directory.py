@@ -63,9 +63,11 @@ async def test_a_few_changes_are_read_one_by_one_and_the_rest_stays_as_it_is() -
     await other.refresh()
     assert kit.store.gets == [keys.TOPICS_REVISION, keys.topic("b"), keys.topic("c")]
     assert names_of(other) == ["a", "b"] and other.get("a") is untouched
-    assert other.get_by_id(c.id) is None
+    assert other.get_by_id(c.id) is None and other.by_stream(c.streams[0]) is None
     b = other.get("b")
     assert b is not None and len(b.streams) == 5
+    assert all(other.by_stream(stream) is b for stream in b.streams)
+    assert other.rules_of_stream(b.streams[4]) is b.rules and other.rules_of_stream(c.streams[0]) is None
 
 
 async def test_a_directory_that_is_far_behind_reads_everything_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +195,7 @@ def test_any_history_is_known_after_a_refresh(history: list[tuple[str, str]]) ->
         for seen in (kit.directory, other):
             assert {topic.name: len(topic.streams) for topic in seen.known()} == model
             assert all(seen.get_by_id(topic.id) is topic for topic in seen.known())
+            assert all(seen.by_stream(stream) is topic for topic in seen.known() for stream in topic.streams)
         streams = [stream for topic in other.known() for stream in topic.streams]
         assert len(streams) == len(set(streams))
 

@@ -1,4 +1,4 @@
-"""Run many histories: `python -m headrace.testing.simulation [--scenario groups] --seeds 2000 [--first 0]`.
+"""Run many histories: `python -m headrace.testing.simulation [--scenario groups|tables] --seeds 2000 [--first 0]`.
 
 A failing seed is printed with what it found, and replays alone: `--first SEED --seeds 1`.
 """
@@ -17,6 +17,8 @@ from headrace.testing.simulation.groups.scenario import run_group_seed
 from headrace.testing.simulation.plan import FaultKind
 from headrace.testing.simulation.report import Report
 from headrace.testing.simulation.scenario import SIMULATED_CRASH_POINTS, run_seed
+from headrace.testing.simulation.tables.scenario import CRASH_POINTS as TABLE_CRASH_POINTS
+from headrace.testing.simulation.tables.scenario import run_table_seed
 
 MAX_REPORTED = 10
 SEEDS_PER_TASK = 10
@@ -25,6 +27,7 @@ SEEDS_PER_TASK = 10
 SCENARIOS: dict[str, tuple[Callable[[int], Report], list[CrashPoint]]] = {
     "log": (run_seed, SIMULATED_CRASH_POINTS),
     "groups": (run_group_seed, GROUP_CRASH_POINTS),
+    "tables": (run_table_seed, TABLE_CRASH_POINTS),
 }
 """What can be simulated, and which crash points lie in it."""
 

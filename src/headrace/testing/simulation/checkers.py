@@ -75,8 +75,12 @@ class StoredLog:
 
     def values(self, entry: IndexEntry) -> dict[int, bytes]:
         """Return the records of an entry by offset, or raise `Violation` if its bytes are not there and whole."""
-        extent = entry.extent
-        assert isinstance(extent, WalExtent)
+        assert isinstance(entry.extent, WalExtent), "this scenario has no tables"
+        data = self.wal_bytes(entry, entry.extent)
+        return {record.offset: record.value or b"" for record in read_batches(data)}
+
+    def wal_bytes(self, entry: IndexEntry, extent: WalExtent) -> memoryview:
+        """Return an entry's batches with their offsets, or raise `Violation` if they are not there and whole."""
         key = wal_object_key(self._keys.domain, extent.object_id)
         wanted = ByteRange(start_byte=extent.start_byte, size_bytes=extent.size_bytes)
         try:
@@ -87,7 +91,7 @@ class StoredLog:
             )
         except HeadraceError as error:
             raise Violation(f"entry {entry} names bytes that are not there: {error}") from error
-        return {record.offset: record.value or b"" for record in read_batches(memoryview(data))}
+        return memoryview(data)
 
     def named(self, streams: Iterable[StreamId]) -> Counter[ObjectId]:
         """Return how many entries name each WAL object."""
@@ -106,17 +110,18 @@ def check_log(stored: StoredLog, history: History, streams: list[StreamId]) -> i
         if head.log_start > history.log_starts.get(stream, 0):
             raise Violation(f"stream {stream} starts at {head.log_start}, which nobody asked for")
         entries = [entry for entry in stored.entries(stream) if entry.end_offset > head.log_start]
-        _check_coverage(stream, head, entries)
+        check_coverage(stream, head, entries)
         values: dict[int, bytes] = {}
         for entry in entries:
             values.update(stored.values(entry))
-        _check_claims(stream, head, values, history)
+        check_claims(stream, head, values, history)
         _check_idempotence(stream, values, history)
         count += len(values)
     return count
 
 
-def _check_coverage(stream: StreamId, head: StreamHead, entries: list[IndexEntry]) -> None:
+def check_coverage(stream: StreamId, head: StreamHead, entries: list[IndexEntry]) -> None:
+    """Check that entries lie without a gap from the log start to the high watermark."""
     for left, right in itertools.pairwise(entries):
         if left.end_offset != right.start_offset:
             raise Violation(f"stream {stream}: {left} is not continued by {right}")
@@ -126,7 +131,8 @@ def _check_coverage(stream: StreamId, head: StreamHead, entries: list[IndexEntry
         raise Violation(f"stream {stream}: entries do not reach from log start to high watermark of {head}")
 
 
-def _check_claims(stream: StreamId, head: StreamHead, values: dict[int, bytes], history: History) -> None:
+def check_claims(stream: StreamId, head: StreamHead, values: dict[int, bytes], history: History) -> None:
+    """Check that everything clients know is at its offset, as far as the log still reaches."""
     for claimed, offset, value, how in history.claims():
         if claimed == stream and offset >= head.log_start and values.get(offset) != value:
             raise Violation(

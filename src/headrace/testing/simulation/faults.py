@@ -94,8 +94,9 @@ class FaultyObjects:
         named = tuple(keys)
         await self._wire.send(f"delete {' '.join(named)}", lambda: self._inner.delete(named), WRITE_FAULTS)
 
-    async def upload(self, key: ObjectKey) -> "FaultyUpload":
-        begun = await self._wire.send(f"upload {key}", lambda: self._inner.upload(key), READ_FAULTS)
+    async def upload(self, key: ObjectKey, *, if_absent: bool = False) -> "FaultyUpload":
+        work = functools.partial(self._inner.upload, key, if_absent=if_absent)
+        begun = await self._wire.send(f"upload {key}", work, READ_FAULTS)
         return FaultyUpload(begun, key, self._wire)
 
     async def close(self) -> None:

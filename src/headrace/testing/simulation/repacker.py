@@ -84,7 +84,7 @@ class Repacker:
             size_bytes = sum(len(piece) for piece in step_pieces)
             replacement = replacement_for(step, WalExtent(packed, start_byte, size_bytes))
             start_byte += size_bytes
-            swap = Swap(stream=stream, planned=step, replacement=replacement)
+            swap = Swap(stream=stream, planned=step, replacements=[replacement])
             await swap_entries(self._keys, swap, now_ms=self._clock.now_ms()).apply(self._metadata)
             self._crash_points.reach(CrashPoint.SWAP_AFTER_STEP)
         await seal_object(self._keys, packed, now_ms=self._clock.now_ms()).apply(self._metadata)

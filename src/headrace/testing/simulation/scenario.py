@@ -34,6 +34,7 @@ from headrace.testing.simulation.node import STREAM_COUNT, Node, NodeShape
 from headrace.testing.simulation.plan import FaultPlan, FaultRates
 from headrace.testing.simulation.process import CrashAt, SimClock, SimCrashPoints, SimProcess
 from headrace.testing.simulation.report import Report
+from headrace.testing.simulation.trouble import Roughness, TroubledScenario
 
 C = TypeVar("C", bound=Client)
 
@@ -47,14 +48,29 @@ CALM_LIMIT_SECONDS = 120.0
 COLLECTING_SECONDS = 60.0
 """What the collectors get before leaks are looked for."""
 
-SIMULATED_CRASH_POINTS = [point for point in CrashPoint if not point.startswith(("object.", "metadata.", "group."))]
+SIMULATED_CRASH_POINTS = [
+    point for point in CrashPoint if not point.startswith(("object.", "metadata.", "group.", "saga.", "tidy."))
+]
 """Crash points of code that runs in this scenario; the others are inside real backends, and in groups."""
 
 
-class Scenario:
+ROUGHNESS = Roughness(
+    min_look_seconds=0.2,
+    max_look_seconds=4.0,
+    crash_rate=0.15,
+    pause_rate=0.15,
+    jump_rate=0.1,
+    max_pause_seconds=15.0,
+)
+
+
+class Scenario(TroubledScenario[Node]):
     """The world of one history."""
 
+    _roughness = ROUGHNESS
+
     def __init__(self, loop: SimLoop, seed: int) -> None:
+        super().__init__()
         self._loop = loop
         self._rng: Rng = loop.rng("scenario")
         self._clock = SimClock(loop)
@@ -76,9 +92,7 @@ class Scenario:
                 sealed_grace_ms=(0, 400, 3_000)[self._rng.randrange(0, 3)],
             ),
         )
-        self._slots: list[Node] = []
         self._incarnations = 0
-        self._in_trouble = True
         self._started_at = loop.time()
         self.report = Report(seed)
 
@@ -172,32 +186,6 @@ class Scenario:
 
     def _any_crash_point(self) -> CrashPoint:
         return SIMULATED_CRASH_POINTS[self._rng.randrange(0, len(SIMULATED_CRASH_POINTS))]
-
-    async def _trouble(self, slot: int) -> None:
-        """Kill and stop the broker of one slot, and start it again whenever it is dead."""
-        while True:
-            await self._clock.sleep(self._rng.uniform(0.2, 4.0) if self._in_trouble else 0.5)
-            node = self._slots[slot]
-            if node.process.is_dead:
-                self._bury(node)
-                self._slots[slot] = self._start_node(slot)
-            elif self._in_trouble:
-                await self._disturb(node)
-
-    async def _disturb(self, node: Node) -> None:
-        chance = self._rng.random()
-        if chance < 0.15:
-            node.process.crash()
-        elif chance < 0.3:
-            node.process.pause()
-            await self._clock.sleep(self._rng.uniform(0.1, 15.0))
-            node.process.resume()
-        elif chance < 0.4:
-            node.clock.jump_wall(self._rng.randrange(-3_600_000, 3_600_000))
-
-    def _bury(self, node: Node) -> None:
-        self.report.crash_count += 1
-        self.report.crash_points.update(node.crash_points.arrivals)
 
     # The end
 

@@ -27,6 +27,7 @@ from headrace.testing.simulation.loop import SimLoop, run_simulation
 from headrace.testing.simulation.plan import FaultPlan, FaultRates
 from headrace.testing.simulation.process import CrashAt, SimClock, SimCrashPoints, SimProcess
 from headrace.testing.simulation.report import Report
+from headrace.testing.simulation.trouble import Roughness, TroubledScenario
 from headrace.topics.admin import NewTopic, TopicAdmin
 from headrace.topics.configs import TopicDefaults
 from headrace.topics.directory import TopicDirectory
@@ -55,19 +56,31 @@ class GroupReport(Report):
     groups: list[str] = field(default_factory=list)
 
 
-class GroupScenario:
+ROUGHNESS = Roughness(
+    min_look_seconds=0.5,
+    max_look_seconds=6.0,
+    crash_rate=0.1,
+    pause_rate=0.2,
+    jump_rate=0.05,
+    max_pause_seconds=12.0,
+)
+
+
+class GroupScenario(TroubledScenario[GroupNode]):
     """The world of one history."""
 
+    _roughness = ROUGHNESS
+    report: GroupReport
+
     def __init__(self, loop: SimLoop, seed: int) -> None:
+        super().__init__()
         self._loop = loop
         self._rng: Rng = loop.rng("scenario")
         self._clock = SimClock(loop)
         self._plan = FaultPlan(loop.rng("faults"), FaultRates.calm() if self._rng.random() < 0.15 else ROUGH)
         self._metadata = MemoryMetadata(loop.rng("sessions"))
         self._directory = TopicDirectory(self._metadata, defaults=TopicDefaults(), clock=self._clock)
-        self._slots: list[GroupNode] = []
         self._incarnations = 0
-        self._in_trouble = True
         self._ledger = Ledger()
         self._started_at = loop.time()
         self.report = GroupReport(seed)
@@ -174,32 +187,6 @@ class GroupScenario:
         )
         node.start()
         return node
-
-    async def _trouble(self, slot: int) -> None:
-        """Kill and stop the broker of one slot, and start it again whenever it is dead."""
-        while True:
-            await self._clock.sleep(self._rng.uniform(0.5, 6.0) if self._in_trouble else 0.5)
-            node = self._slots[slot]
-            if node.process.is_dead:
-                self._bury(node)
-                self._slots[slot] = self._start_node(slot)
-            elif self._in_trouble:
-                await self._disturb(node)
-
-    async def _disturb(self, node: GroupNode) -> None:
-        chance = self._rng.random()
-        if chance < 0.1:
-            node.process.crash()
-        elif chance < 0.3:
-            node.process.pause()
-            await self._clock.sleep(self._rng.uniform(0.1, 12.0))
-            node.process.resume()
-        elif chance < 0.35:
-            node.clock.jump_wall(self._rng.randrange(-3_600_000, 3_600_000))
-
-    def _bury(self, node: GroupNode) -> None:
-        self.report.crash_count += 1
-        self.report.crash_points.update(node.crash_points.arrivals)
 
     # The end
 

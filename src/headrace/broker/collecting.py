@@ -1,0 +1,167 @@
+"""The collectors as the settings say: for a broker, and for `headrace collect`, which runs them to the end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from headrace.broker.storage import Runtime, Storage
+from headrace.cluster.identity import require_identity
+from headrace.cluster.registration import BROKER_CODEC
+from headrace.errors import HeadraceError, Retryable
+from headrace.gc.collecting import Collector, CollectorLimits
+from headrace.gc.leased import COLLECTOR_LEASE, Collecting, CollectorLease
+from headrace.gc.removed import Removed, Waiting
+from headrace.gc.sweeping import Sweeper
+from headrace.index.objects import CollectingAges
+from headrace.metadata import keys as all_keys
+from headrace.metadata.keys import DomainKeys, prefix_range
+from headrace.metadata.leases import LEASE_CODEC
+from headrace.metadata.port import MetadataStore
+from headrace.metadata.sessions import SessionKeeper, SessionReaper
+from headrace.pipeline.tidying import TableFileCollector, TableFileLimits
+from headrace.settings import Settings
+
+OBJECTS_PER_TICK = 500
+WRITERS_PER_TICK = 1000
+LOOK_AGAIN_S = 0.2
+MAX_BROKERS = 1000
+MAX_FAILED_PAGES = 10
+"""After how many pages that failed in part the command gives up: the store itself may be away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectors:
+    """All of them."""
+
+    objects: Collector
+    table_files: TableFileCollector
+    sweeper: Sweeper
+
+    @property
+    def all(self) -> list[Collecting]:
+        return [self.objects, self.table_files, self.sweeper]
+
+    def waiting(self) -> Waiting:
+        """Return what nothing names and is still there, as the last whole rounds have found it."""
+        return self.objects.waiting.and_(self.table_files.waiting)
+
+
+def make_collectors(settings: Settings, runtime: Runtime, storage: Storage, keys: DomainKeys) -> Collectors:
+    """Make the collectors of one domain; nothing runs yet."""
+    return Collectors(
+        objects=Collector(
+            keys=keys,
+            metadata=storage.metadata,
+            objects=storage.objects,
+            clock=runtime.clock,
+            crash_points=runtime.crash_points,
+            limits=CollectorLimits(
+                ages=CollectingAges(
+                    staged_max_age_ms=settings.wal.staged_max_age_ms, sealed_grace_ms=settings.wal.sealed_grace_ms
+                ),
+                records_per_tick=OBJECTS_PER_TICK,
+                writers_per_tick=WRITERS_PER_TICK,
+            ),
+        ),
+        table_files=TableFileCollector(
+            keys=keys,
+            metadata=storage.metadata,
+            objects=storage.objects,
+            clock=runtime.clock,
+            crash_points=runtime.crash_points,
+            limits=TableFileLimits(
+                attempt_age_floor_ms=settings.pipeline.attempt_age_floor_ms,
+                grace_ms=settings.pipeline.files_grace_ms,
+            ),
+        ),
+        sweeper=Sweeper(
+            keys=keys, metadata=storage.metadata, objects=storage.objects, objects_per_tick=OBJECTS_PER_TICK
+        ),
+    )
+
+
+async def collect_all(
+    settings: Settings,
+    runtime: Runtime,
+    storage: Storage,
+    keys: DomainKeys,
+    *,
+    wait_s: float,
+    told: Callable[[int], None],
+) -> list[Removed]:
+    """Delete all that may go now and return it; `told` hears how many there are so far.
+
+    Raises `Retryable` if another process collects for longer than `wait_s`. A page that fails holds up no other; the
+    first failure is raised in the end.
+    """
+    await require_identity(storage.metadata, storage.objects, rng=runtime.rng)
+    removed: list[Removed] = []
+    failures: list[HeadraceError] = []
+    async with _lease_held(settings, runtime, storage.metadata, wait_s):
+        for collector in make_collectors(settings, runtime, storage, keys).all:
+            found = True
+            while found or not collector.is_round_over:
+                found = False
+                try:
+                    page = await collector.tick()
+                except HeadraceError as error:
+                    failures.append(error)
+                    if len(failures) >= MAX_FAILED_PAGES:
+                        raise
+                    continue
+                found = bool(page)
+                removed += page
+                told(len(removed))
+    if failures:
+        raise failures[0]
+    return removed
+
+
+async def survey_all(settings: Settings, runtime: Runtime, storage: Storage, keys: DomainKeys) -> list[Removed]:
+    """Return all that would be deleted now, and touch nothing."""
+    await require_identity(storage.metadata, storage.objects, rng=runtime.rng)
+    found: list[Removed] = []
+    for collector in make_collectors(settings, runtime, storage, keys).all:
+        found += await collector.survey()
+        while not collector.is_round_over:
+            found += await collector.survey()
+    return found
+
+
+@asynccontextmanager
+async def _lease_held(
+    settings: Settings, runtime: Runtime, metadata: MetadataStore, wait_s: float
+) -> AsyncIterator[None]:
+    """Hold the collectors' lease in a session of our own. Who held it may be dead with nobody left to notice, so
+    sessions that time out are ended here, too."""
+    clock = runtime.clock
+    deadline = clock.monotonic() + wait_s
+    keeper = await SessionKeeper.open(metadata, clock, timeout_ms=settings.broker.session_timeout_ms)
+    reaping = asyncio.create_task(SessionReaper(metadata, clock).run())
+    lease = CollectorLease(metadata, lambda: keeper.session)
+    try:
+        while not await lease.take():
+            if clock.monotonic() >= deadline:
+                raise Retryable(
+                    f"{await _holder(metadata)} collects already, and did for all of {wait_s:g} s: it needs no help; "
+                    "--wait gives it longer, --dry-run shows what would go"
+                )
+            await clock.sleep(LOOK_AGAIN_S)
+        yield
+        await lease.give_back()
+    finally:
+        reaping.cancel()
+        await asyncio.wait([reaping])
+        await keeper.close()
+
+
+async def _holder(metadata: MetadataStore) -> str:
+    """Say who holds the lease: a broker, if its session is one's."""
+    raw = await metadata.get(COLLECTOR_LEASE)
+    session = None if raw is None else LEASE_CODEC.decode(raw.value, raw.key).session
+    for item in await metadata.range(prefix_range(all_keys.BROKERS, limit=MAX_BROKERS)):
+        broker = BROKER_CODEC.decode(item.value, item.key)
+        if broker.session == session:
+            return f"broker {broker.node_id} at {broker.host}:{broker.port}"
+    return f"another process (session {session})"

@@ -1,0 +1,249 @@
+"""One topic's run, from wherever its saga stands to its end.
+
+1. Resume the saga that is there, whoever began it.
+2. Else plan a run, make sure of the table, and put the saga's record: before the first byte is written.
+3. Write the files, and put them into the record: before the first of them can be in the table.
+4. Append them to the table. Conflict or unknown outcome: look again and decide again from the vector.
+5. Swap the index in steps. From "in table" on a saga only goes forward.
+6. End it, and leave word of what is to be tidied away.
+
+What happens on the way:
+- The log start moved: a planned run whose WAL objects are gone is given up and planned anew; a written one goes on
+  (its rows were committed records), and the swap steps over what was trimmed.
+- The topic was deleted: a planned run is given up. A written one goes on and finds nothing to swap: whoever began it
+  may be about to commit it, and files that a table names must not be tidied away.
+- A file of a written run is not there any more: given up if the table does not have it; damage if it has.
+"""
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import msgspec
+
+from headrace.errors import Corrupt, Missing, OutcomeUnknown, Retryable
+from headrace.metadata.leases import Lease
+from headrace.model.ids import ObjectKey
+from headrace.model.topics import TopicId
+from headrace.objects.port import ObjectStore
+from headrace.pipeline.plans import RunPlan, WriteTask
+from headrace.pipeline.ports import Progress, TableWriter
+from headrace.pipeline.records import SagaRecord, SagaState
+from headrace.pipeline.sagas import Ended, Sagas
+from headrace.pipeline.swapping import Swapper
+from headrace.runtime.clock import Clock
+from headrace.runtime.crash_points import CrashPoint, CrashPoints
+from headrace.runtime.rng import Rng
+from headrace.tables.files import WrittenFile
+from headrace.tables.port import (
+    Appended,
+    ExpiryRule,
+    ForeignTable,
+    TableAppend,
+    TableCatalog,
+    TableInfo,
+    TableStale,
+    TopicTable,
+)
+
+APPEND_ATTEMPTS = 6
+APPEND_BACKOFF_MS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteLimits:
+    """What tasks are told about the files they write."""
+
+    row_group_bytes: int = 8 * 1024 * 1024
+    max_open_bytes: int = 64 * 1024 * 1024
+    compression_level: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """What every topic's run works with."""
+
+    sagas: Sagas
+    swapper: Swapper
+    catalog: TableCatalog
+    writer: TableWriter
+    objects: ObjectStore
+    clock: Clock
+    rng: Rng
+    crash_points: CrashPoints
+    progress: Progress
+    expiry: ExpiryRule
+    write: WriteLimits
+    domain: int
+
+
+class GivenUp(Retryable):
+    """The run was given up before it reached the table: plan again."""
+
+
+class TopicRun:
+    """Moves the saga of one topic under one lease."""
+
+    def __init__(self, parts: RunParts, lease: Lease, table: TopicTable) -> None:
+        self._parts = parts
+        self._lease = lease
+        self._table = table
+        self._topic_id: TopicId = table.topic_id
+
+    async def begin(self, plan: RunPlan, *, known_uuid: str) -> int:
+        """Run a plan to its end; return how many rows it brought into the table.
+
+        `known_uuid` is that of the table which earlier runs have written, empty before the first one.
+        """
+        parts, now_ms = self._parts, self._parts.clock.now_ms()
+        info = await self._own_table(plan, known_uuid)
+        pieces = [piece for file in plan.files for part in file.slices for piece in part.pieces]
+        planned = SagaRecord(
+            saga_id=f"{parts.rng.getrandbits(128):032x}",
+            epoch=self._lease.epoch,
+            state=SagaState.PLANNED,
+            topic_name=plan.topic_name,
+            data_prefix=info.data_prefix,
+            after=dict(plan.after),
+            ends=dict(plan.ends),
+            planned_at_ms=now_ms,
+            planned_bytes=plan.size_bytes,
+            oldest_append_ms=min(piece.append_time_ms for piece in pieces),
+            newest_append_ms=max(piece.append_time_ms for piece in pieces),
+        )
+        await parts.sagas.begin(self._lease, self._topic_id, planned, info)
+        parts.progress.planned(plan.topic_name, files=len(plan.files), size_bytes=plan.size_bytes)
+        parts.crash_points.reach(CrashPoint.SAGA_AFTER_PLAN)
+        tasks = [
+            WriteTask(
+                saga_id=planned.saga_id,
+                epoch=planned.epoch,
+                data_prefix=info.data_prefix,
+                format=info.format,
+                file=file,
+                domain=parts.domain,
+                row_group_bytes=parts.write.row_group_bytes,
+                max_open_bytes=parts.write.max_open_bytes,
+                compression_level=parts.write.compression_level,
+            )
+            for file in plan.files
+        ]
+        try:
+            files = await parts.writer.write(tasks)
+        except Missing as error:
+            await self._give_up(planned, f"a WAL object went while it was read: {error}")
+        parts.crash_points.reach(CrashPoint.SAGA_AFTER_FILES)
+        return await self._go_on(await self._written(planned, files))
+
+    async def _own_table(self, plan: RunPlan, known_uuid: str) -> TableInfo:
+        """Return the table, which must be the one that the log's earlier records went to, and end where they end."""
+        found = await self._parts.catalog.find(self._table) if known_uuid else None
+        if known_uuid and (found is None or found.uuid != known_uuid):
+            raise ForeignTable(
+                f"the table of {plan.topic_name} that earlier records went to (uuid {known_uuid}) is not in the"
+                " catalog any more, and a new one would lack them: register its newest metadata file again (its files"
+                " are still there, the log reads them), or delete the topic and create it anew"
+            )
+        info = await self._parts.catalog.ensure(self._table)
+        ends = {} if info.head is None else info.head.ends
+        for partition in plan.ends:
+            if ends.get(partition) != plan.after.get(partition):
+                raise ForeignTable(
+                    f"the table of {plan.topic_name} ends at {ends.get(partition)} in partition {partition}, but the"
+                    f" log's records are in it up to {plan.after.get(partition)}: one of catalog and metadata store"
+                    " was set back without the other; bring back the newer state of both"
+                )
+        return info
+
+    async def resume(self, saga: SagaRecord) -> int:
+        """Bring a saga that another process left to its end, also if its topic was deleted.
+
+        Raises `GivenUp` for one that cannot reach the table any more, or never began to.
+        """
+        parts = self._parts
+        if saga.epoch != self._lease.epoch:
+            saga = await parts.sagas.move(self._lease, self._topic_id, saga, saga)
+        if saga.state is SagaState.PLANNED:
+            await self._give_up(saga, "whoever wrote its files is gone")
+        if saga.state is SagaState.WRITTEN:
+            found = await parts.catalog.find(self._table)
+            is_there = found is not None and found.head is not None and found.head.saga_id == saga.saga_id
+            if not is_there:
+                if found is None:
+                    await self._give_up(saga, "its table was dropped")
+                await self._check_files(saga)
+        return await self._go_on(saga)
+
+    async def _go_on(self, saga: SagaRecord) -> int:
+        """Take a saga from `WRITTEN`, or from any later state, to its end."""
+        parts = self._parts
+        if saga.state is SagaState.WRITTEN:
+            appended = await self._append(saga)
+            parts.crash_points.reach(CrashPoint.SAGA_AFTER_APPEND)
+            saga = await self._move(
+                saga, state=SagaState.IN_TABLE, snapshot_id=appended.head.snapshot_id, freed=tuple(appended.freed)
+            )
+            parts.progress.moved(saga.topic_name, "in table")
+            parts.crash_points.reach(CrashPoint.SAGA_AFTER_IN_TABLE)
+        if saga.state is SagaState.IN_TABLE:
+            for file in saga.files:
+                for part in file.slices:
+                    await parts.swapper.swap(file, part)
+            saga = await self._move(saga, state=SagaState.SWAPPED)
+            parts.progress.moved(saga.topic_name, "swapped")
+            parts.crash_points.reach(CrashPoint.SAGA_AFTER_SWAPPED)
+        rows = sum(file.row_count for file in saga.files)
+        ended = Ended(now_ms=parts.clock.now_ms(), caught_up_to_ms=saga.newest_append_ms)
+        await parts.sagas.finish(self._lease, self._topic_id, saga, ended)
+        parts.progress.ended(saga.topic_name, rows=rows, problem=None)
+        parts.crash_points.reach(CrashPoint.SAGA_AFTER_DONE)
+        return rows
+
+    async def _written(self, saga: SagaRecord, files: list[WrittenFile]) -> SagaRecord:
+        saga = await self._move(saga, state=SagaState.WRITTEN, files=tuple(files))
+        self._parts.progress.moved(saga.topic_name, "written")
+        self._parts.crash_points.reach(CrashPoint.SAGA_AFTER_WRITTEN)
+        return saga
+
+    async def _append(self, saga: SagaRecord) -> Appended:
+        """Append the files, however often it takes: each try looks at the branch head first."""
+        parts = self._parts
+        append = TableAppend(
+            table=self._table,
+            saga_id=saga.saga_id,
+            epoch=saga.epoch,
+            after=saga.after,
+            ends=saga.ends,
+            files=[file for file in saga.files if file.path],
+        )
+        for attempt in range(APPEND_ATTEMPTS):
+            try:
+                return await parts.catalog.append(append, now_ms=parts.clock.now_ms(), expiry=parts.expiry)
+            except TableStale:
+                await self._give_up(saga, "the table went on without it")
+            except (Retryable, OutcomeUnknown):
+                if attempt == APPEND_ATTEMPTS - 1:
+                    raise
+                await parts.clock.sleep(APPEND_BACKOFF_MS / 1000 * 2**attempt * parts.rng.uniform(0.5, 1.5))
+        raise AssertionError("the last attempt raises")
+
+    async def _check_files(self, saga: SagaRecord) -> None:
+        """Give a written run up whose files are not all there; the table does not name them yet."""
+        for file in saga.files:
+            if not file.path:
+                continue
+            try:
+                info = await self._parts.objects.head(ObjectKey(file.path))
+            except Missing:
+                await self._give_up(saga, f"its file {file.path} is gone")
+            if info.size_bytes != file.size_bytes:
+                raise Corrupt(f"{file.path} has {info.size_bytes} bytes, {file.size_bytes} were written")
+
+    async def _give_up(self, saga: SagaRecord, why: str) -> NoReturn:
+        """End a saga that is not in the table, and raise `GivenUp`."""
+        now_ms = self._parts.clock.now_ms()
+        await self._parts.sagas.give_up(self._lease, self._topic_id, saga, now_ms=now_ms)
+        raise GivenUp(f"the run of {saga.topic_name} was given up: {why}")
+
+    async def _move(self, saga: SagaRecord, **changes: object) -> SagaRecord:
+        after = msgspec.structs.replace(saga, **changes)
+        return await self._parts.sagas.move(self._lease, self._topic_id, saga, after)

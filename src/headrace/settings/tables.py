@@ -1,0 +1,225 @@
+"""Tables: the Iceberg catalog that names them, the pipeline that fills them, and how long what is old is kept."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from headrace.runtime.configuration import Setting
+from headrace.runtime.setting_kinds import OneOf, OptionalText, Pairs, Switch, Url, Whole
+from headrace.settings.units import DAY_MS, GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
+
+CATALOG_SCHEMES = ("sqlite", "http", "https")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogSettings:
+    """Which Iceberg catalog names the tables."""
+
+    url: Annotated[
+        str,
+        Setting(
+            "catalog.url",
+            "sqlite:{data.dir}/catalog.db",
+            Url(CATALOG_SCHEMES),
+            "The Iceberg catalog: a SQLite file for processes on one host, or the address of a REST catalog.",
+        ),
+    ]
+    warehouse: Annotated[
+        str | None,
+        Setting(
+            "catalog.warehouse",
+            "",
+            OptionalText(),
+            "Which warehouse of a REST catalog is meant; empty where it has but one.",
+        ),
+    ]
+    properties: Annotated[
+        tuple[tuple[str, str], ...],
+        Setting(
+            "catalog.properties",
+            "",
+            Pairs(),
+            "What else a REST catalog asks for, by PyIceberg's names, such as `token` or `rest.sigv4-enabled`.",
+        ),
+    ]
+    table_names: Annotated[
+        str,
+        Setting(
+            "catalog.table.names",
+            "exact",
+            OneOf(("exact", "escaped")),
+            "How a topic's table is called: `exact` as the topic, `escaped` with lower-case letters, digits and `_` "
+            "only, for catalogs that take nothing else; choose before the first table is made.",
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """How records become rows: the pipeline, its Spark, and what it leaves behind."""
+
+    enable: Annotated[
+        bool,
+        Setting(
+            "pipeline.enable",
+            False,
+            Switch(),
+            "Whether this broker runs the pipeline beside itself, in a process of its own; it needs Java and Spark.",
+        ),
+    ]
+    spark_master: Annotated[
+        str | None,
+        Setting(
+            "pipeline.spark.master",
+            "local[*,4]",
+            OptionalText(),
+            "Where tasks run: on this host (the 4 lets a failed one be tried again), or a Spark master's address.",
+        ),
+    ]
+    spark_python: Annotated[
+        str | None,
+        Setting(
+            "pipeline.spark.python",
+            "",
+            OptionalText(),
+            "The Python that executors start, as a path on their hosts; empty for the one that runs the pipeline.",
+        ),
+    ]
+    spark_conf: Annotated[
+        tuple[tuple[str, str], ...],
+        Setting(
+            "pipeline.spark.conf",
+            "",
+            Pairs(),
+            "Further Spark properties, such as `spark.executor.memory=2g`; they win over ours.",
+        ),
+    ]
+    interval_ms: Annotated[
+        int,
+        Setting(
+            "pipeline.interval.ms",
+            SECOND_MS,
+            Whole(minimum=10, maximum=HOUR_MS),
+            "The pause between two looks at what is due; a topic's own target lag says when its run begins.",
+            unit="ms",
+        ),
+    ]
+    run_max_bytes: Annotated[
+        int,
+        Setting(
+            "pipeline.run.max.bytes",
+            GIB,
+            Whole(minimum=MIB, maximum=1024 * GIB),
+            "The most that one run of one topic takes from the log; more makes fewer commits of a large backlog.",
+            unit="bytes",
+        ),
+    ]
+    run_max_entries: Annotated[
+        int,
+        Setting(
+            "pipeline.run.max.entries",
+            100_000,
+            Whole(minimum=1, maximum=10_000_000),
+            "The most index entries that one run of one topic takes; it bounds the memory of planning.",
+            unit="entries",
+        ),
+    ]
+    file_target_bytes: Annotated[
+        int,
+        Setting(
+            "pipeline.file.target.bytes",
+            256 * MIB,
+            Whole(minimum=MIB, maximum=16 * GIB),
+            "How many bytes of the log go into one Parquet file, before compression; less spreads over more tasks.",
+            unit="bytes",
+        ),
+    ]
+    row_group_bytes: Annotated[
+        int,
+        Setting(
+            "pipeline.row.group.bytes",
+            8 * MIB,
+            Whole(minimum=64 * KIB, maximum=256 * MIB),
+            "The size of a row group before compression: less makes a read in the middle quicker, more packs better.",
+            unit="bytes",
+        ),
+    ]
+    topics_at_once: Annotated[
+        int,
+        Setting(
+            "pipeline.topics.at.once",
+            4,
+            Whole(minimum=1, maximum=1000),
+            "How many topics have a run under way at the same time, so that one backlog does not delay the others.",
+            unit="topics",
+        ),
+    ]
+    attempt_age_floor_ms: Annotated[
+        int,
+        Setting(
+            "pipeline.attempt.age.floor.ms",
+            HOUR_MS,
+            Whole(minimum=MINUTE_MS, maximum=30 * DAY_MS),
+            "How long after a run the files of its failed attempts are left alone; keep it above the slowest task.",
+            unit="ms",
+        ),
+    ]
+    failure_backoff_max_ms: Annotated[
+        int,
+        Setting(
+            "pipeline.failure.backoff.max.ms",
+            5 * MINUTE_MS,
+            Whole(minimum=SECOND_MS, maximum=DAY_MS),
+            "The longest pause after failures of one topic's runs; the first pause is a second, and it doubles.",
+            unit="ms",
+        ),
+    ]
+    child_max_runs: Annotated[
+        int,
+        Setting(
+            "pipeline.child.max.runs",
+            10_000,
+            Whole(minimum=1, maximum=1_000_000_000),
+            "After how many rounds the pipeline's process is started anew; a long-lived Spark session grows.",
+            unit="rounds",
+        ),
+    ]
+    child_max_memory_bytes: Annotated[
+        int,
+        Setting(
+            "pipeline.child.max.memory.bytes",
+            4 * GIB,
+            Whole(minimum=256 * MIB, maximum=1024 * GIB),
+            "Above which memory, Spark's included, the pipeline's process is started anew between two rounds.",
+            unit="bytes",
+        ),
+    ]
+    snapshots_max: Annotated[
+        int,
+        Setting(
+            "table.snapshots.max.count",
+            100,
+            Whole(minimum=1, maximum=10_000),
+            "How many snapshots of a table are kept for readers under way and time travel; many slow every commit.",
+            unit="snapshots",
+        ),
+    ]
+    snapshots_max_age_ms: Annotated[
+        int,
+        Setting(
+            "table.snapshots.max.age.ms",
+            HOUR_MS,
+            Whole(minimum=MINUTE_MS, maximum=365 * DAY_MS),
+            "The age at which a table's snapshots go, the newest excepted; tags and branches of yours stay.",
+            unit="ms",
+        ),
+    ]
+    files_grace_ms: Annotated[
+        int,
+        Setting(
+            "table.files.grace.ms",
+            10 * MINUTE_MS,
+            Whole(minimum=SECOND_MS, maximum=30 * DAY_MS),
+            "How long a file that neither the index nor a snapshot names is kept for readers under way.",
+            unit="ms",
+        ),
+    ]

@@ -1,0 +1,383 @@
+"""The tables of all topics in an Iceberg catalog: found, created, appended to, dropped.
+
+PyIceberg blocks, so every call runs on an executor's thread. The catalog is opened by the first call that needs it:
+a process starts, and serves, while the catalog is away.
+
+Must stay true:
+- Only a table that carries our topic's id and lies in our object store is written, renamed or dropped.
+- A commit goes to the catalog once. PyIceberg's own transactions, which try again by themselves, are not used.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AssertDefaultSpecId,
+    AssertLastAssignedPartitionId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from sqlalchemy.exc import IntegrityError
+
+from headrace.errors import Corrupt, HeadraceError, Retryable
+from headrace.runtime.executor import Executor
+from headrace.runtime.logs import Log
+from headrace.runtime.rng import Rng
+from headrace.tables.iceberg import layout
+from headrace.tables.iceberg.commit import branch_head, discard_files, prepare_commit
+from headrace.tables.iceberg.expiry import ManifestPaths, expiring_snapshots, freed_files
+from headrace.tables.iceberg.failures import asking, committing
+from headrace.tables.iceberg.locations import TABLES_PREFIX, ObjectsRoot, topic_uuid
+from headrace.tables.iceberg.scan import IcebergLook
+from headrace.tables.names import NAMESPACE, NameStyle, retired_names, table_name
+from headrace.tables.port import (
+    Appended,
+    BranchHead,
+    ExpiryRule,
+    ForeignTable,
+    TableAppend,
+    TableInfo,
+    TableStale,
+    TopicTable,
+    Verdict,
+    decide_append,
+)
+
+ENSURE_ATTEMPTS = 6
+"""How often `ensure` looks again when somebody else creates or renames the same table at the same moment."""
+
+T = TypeVar("T")
+Connect = Callable[[], tuple[Catalog, Callable[[], None]]]
+
+
+class IcebergCatalog:
+    """`TableCatalog` and `TableScanner` on PyIceberg."""
+
+    def __init__(
+        self, *, connect: Connect, root: ObjectsRoot, style: NameStyle, executor: Executor, rng: Rng, log: Log
+    ) -> None:
+        self._connect = connect
+        self._root = root
+        self._style = style
+        self._executor = executor
+        self._rng = rng
+        self._log = log
+        self._manifest_paths = ManifestPaths()
+        self._lock = threading.Lock()
+        self._opened: tuple[Catalog, Callable[[], None]] | None = None
+
+    async def ensure(self, table: TopicTable) -> TableInfo:
+        return await self._run("finding the table", lambda catalog: self._ensure(catalog, table))
+
+    async def find(self, table: TopicTable) -> TableInfo | None:
+        def find(catalog: Catalog) -> TableInfo | None:
+            loaded = self._load_own(catalog, table)
+            return None if loaded is None else self._info(loaded, table)
+
+        return await self._run("finding the table", find)
+
+    async def append(self, append: TableAppend, *, now_ms: int, expiry: ExpiryRule) -> Appended:
+        return await self._run("appending", lambda catalog: self._append(catalog, append, now_ms, expiry))
+
+    async def drop(self, table: TopicTable) -> bool:
+        def drop(catalog: Catalog) -> bool:
+            loaded = self._load_own(catalog, table)
+            if loaded is None:
+                return False
+            try:
+                catalog.drop_table(loaded.name())
+            except NoSuchTableError:
+                return False
+            return True
+
+        return await self._run("dropping the table", drop)
+
+    async def data_files(self, table: TopicTable, *, ref: str) -> Sequence[str]:
+        """Return the object keys of a ref's data files. One that lies outside of the object store keeps its URI."""
+        return await self._run("listing files", lambda catalog: self._data_files(catalog, table, ref))
+
+    async def look(self, table: TopicTable) -> IcebergLook | None:
+        """Return the topic's own table as it is now, to be read at leisure, or `None`. Raises `ForeignTable`."""
+
+        def look(catalog: Catalog) -> IcebergLook | None:
+            loaded = self._load_own(catalog, table)
+            return None if loaded is None else IcebergLook(loaded, root=self._root, executor=self._executor)
+
+        return await self._run("looking at the table", look)
+
+    async def close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await self._executor.run(opened[1])
+
+    async def _run(self, what: str, work: Callable[[Catalog], T]) -> T:
+        def run() -> T:
+            with asking(what):
+                return work(self._catalog())
+
+        return await self._executor.run(run)
+
+    def _catalog(self) -> Catalog:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._connect()
+            return self._opened[0]
+
+    # Finding and creating
+
+    def _identifier(self, table: TopicTable) -> tuple[str, str]:
+        return (NAMESPACE, table_name(table.topic_name, self._style))
+
+    def _load(self, catalog: Catalog, identifier: tuple[str, ...]) -> Table | None:
+        try:
+            return catalog.load_table(identifier)
+        except NoSuchTableError:
+            return None
+
+    def _load_own(self, catalog: Catalog, table: TopicTable) -> Table | None:
+        """Load the topic's table, also where a later topic of that name has taken its name. Raises `ForeignTable`."""
+        namespace, name = self._identifier(table)
+        loaded = self._load(catalog, (namespace, name))
+        if loaded is not None and self._is_own(loaded, table):
+            return loaded
+        uuid = topic_uuid(table.topic_id)
+        for retired in retired_names(name, uuid):
+            loaded = self._load(catalog, (namespace, retired))
+            if loaded is not None and self._owner(loaded) == uuid:
+                return loaded
+        return None
+
+    def _owner(self, loaded: Table) -> str | None:
+        """Return the UUID of the topic of ours that a table belongs to, or `None` if it is not ours."""
+        owner = loaded.properties.get(layout.TOPIC_ID)
+        is_ours = owner is not None and loaded.location().rstrip("/") == self._root.uri_of(TABLES_PREFIX + owner)
+        return owner if is_ours else None
+
+    def _is_own(self, loaded: Table, table: TopicTable) -> bool:
+        """Tell whether a table is this topic's (`True`) or an earlier topic's of ours. Raises `ForeignTable`."""
+        name, location = ".".join(loaded.name()), loaded.location()
+        owner = self._owner(loaded)
+        if owner is None and layout.TOPIC_ID not in loaded.properties:
+            raise ForeignTable(
+                f"a table called {name} is there and was not made by Headrace, so the topic has none: rename it, or"
+                f" set headrace.table.enable=false for the topic {table.topic_name}"
+            )
+        if owner is None:
+            raise ForeignTable(
+                f"the table {name} lies at {location}, not in this cluster's object store {self._root.uri}: either"
+                " another cluster shares this catalog (give each its own), or the object store was moved (Iceberg's"
+                " metadata names files by their full location: move it back)"
+            )
+        return owner == topic_uuid(table.topic_id)
+
+    def _ensure(self, catalog: Catalog, table: TopicTable) -> TableInfo:
+        for _ in range(ENSURE_ATTEMPTS):
+            loaded = self._load(catalog, self._identifier(table))
+            if loaded is None:
+                self._call_back_or_create(catalog, table)
+            elif not self._is_own(loaded, table):
+                self._retire(catalog, loaded)
+            else:
+                return self._info(self._laid_out(catalog, loaded, table), table)
+        raise Retryable(f"the table of the topic {table.topic_name} is being created or renamed by others as well")
+
+    def _call_back_or_create(self, catalog: Catalog, table: TopicTable) -> None:
+        """Give the topic's table its name. It has lost it where a pipeline that was paused acted, much too late, for
+        an earlier topic of that name; a second table beside it would lack its records."""
+        own = self._load_own(catalog, table)
+        if own is None:
+            self._create(catalog, table)
+            return
+        try:
+            catalog.rename_table(own.name(), self._identifier(table))
+        except (TableAlreadyExistsError, NoSuchTableError):
+            return  # somebody was quicker; the next look says who
+        self._log.info("table renamed back", table=".".join(own.name()), topic=table.topic_name)
+
+    def _create(self, catalog: Catalog, table: TopicTable) -> None:
+        schema = layout.table_schema()
+        uuid = topic_uuid(table.topic_id)
+        try:
+            catalog.create_namespace_if_not_exists(NAMESPACE)
+            catalog.create_table(
+                self._identifier(table),
+                schema,
+                location=self._root.table_location(table.topic_id),
+                partition_spec=layout.first_spec(table.partitioning, schema),
+                properties=layout.table_properties(uuid, table.topic_name, table.partitioning),
+            )
+        except (TableAlreadyExistsError, NamespaceAlreadyExistsError, IntegrityError):
+            # Somebody was quicker; the next look says who. PyIceberg looks whether the namespace is there and then
+            # inserts it: of two topics' first runs at once one finds a row that was not there before.
+            return
+        self._log.info("table created", table=".".join(self._identifier(table)), topic_id=uuid)
+
+    def _retire(self, catalog: Catalog, loaded: Table) -> None:
+        """Give the table of an earlier topic another name."""
+        namespace, name = loaded.name()
+        for retired in retired_names(name, loaded.properties[layout.TOPIC_ID]):
+            if catalog.table_exists((namespace, retired)):
+                continue
+            try:
+                catalog.rename_table(loaded.name(), (namespace, retired))
+            except (TableAlreadyExistsError, NoSuchTableError):
+                return
+            self._log.info("table of an earlier topic renamed", table=f"{namespace}.{name}", renamed_to=retired)
+            return
+        raise ForeignTable(
+            f"the table {namespace}.{name} belongs to an earlier topic and cannot be renamed: all names for it are"
+            " taken; rename or drop one of them"
+        )
+
+    def _laid_out(self, catalog: Catalog, loaded: Table, table: TopicTable) -> Table:
+        """Give the table the partition spec that its topic asks for, if that was changed."""
+        metadata = loaded.metadata
+        layout.require_columns(metadata, ".".join(loaded.name()))
+        wanted = layout.partitioning_text(table.partitioning)
+        spec = layout.find_spec(table.partitioning, metadata)
+        if spec is not None and loaded.properties.get(layout.PARTITIONED_BY) == wanted:
+            return loaded
+        updates: list[TableUpdate] = []
+        if spec is None:
+            updates.append(AddPartitionSpecUpdate(spec=layout.next_spec(table.partitioning, metadata)))
+        if spec is None or spec.spec_id != metadata.default_spec_id:
+            updates.append(SetDefaultSpecUpdate.model_validate({"spec-id": -1 if spec is None else spec.spec_id}))
+        updates.append(SetPropertiesUpdate(updates={layout.PARTITIONED_BY: wanted}))
+        requirements: list[TableRequirement] = [
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertLastAssignedPartitionId.model_validate({"last-assigned-partition-id": metadata.last_partition_id}),
+            AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+        ]
+        catalog.commit_table(loaded, tuple(requirements), tuple(updates))
+        self._log.info("table partitioned anew", table=".".join(loaded.name()), by=wanted)
+        return catalog.load_table(loaded.name())
+
+    def _info(self, loaded: Table, table: TopicTable) -> TableInfo:
+        metadata = loaded.metadata
+        name = ".".join(loaded.name())
+        layout.require_columns(metadata, name)
+        spec = layout.find_spec(table.partitioning, metadata)
+        partitioning = table.partitioning
+        if spec is None:  # The topic's setting was changed and no run has come by since.
+            newest = [(found, layout.partitioning_of(found, metadata.schema())) for found in metadata.partition_specs]
+            spec, partitioning = next((s, p) for s, p in reversed(newest) if p is not None)
+        return TableInfo(
+            identifier=loaded.name(),
+            uuid=str(metadata.table_uuid),
+            location=loaded.location(),
+            data_prefix=self._root.data_prefix(table.topic_id),
+            format=layout.table_format(metadata, spec, partitioning),
+            head=self._head(loaded),
+        )
+
+    def _head(self, loaded: Table) -> BranchHead | None:
+        try:
+            return branch_head(loaded)
+        except Corrupt as error:
+            raise ForeignTable(str(error)) from error
+
+    # Appending
+
+    def _append(self, catalog: Catalog, append: TableAppend, now_ms: int, expiry: ExpiryRule) -> Appended:
+        # Its name may have gone to a later topic: a run of the earlier one must still hear that it is in the table.
+        loaded = self._load_own(catalog, append.table)
+        if loaded is None:
+            raise TableStale(f"the table of the topic {append.table.topic_name} is gone: it is created anew")
+        layout.require_columns(loaded.metadata, ".".join(loaded.name()))
+        head = self._head(loaded)
+        verdict = decide_append(head, append)
+        if verdict is Verdict.STALE:
+            ends = {} if head is None else dict(head.ends)
+            raise TableStale(
+                f"run {append.saga_id} was planned behind {dict(append.after)}, the table is at {ends}: plan again"
+            )
+        if verdict is Verdict.THERE_ALREADY:
+            assert head is not None
+            return Appended(head=head, was_there=True, freed=self._expire(catalog, loaded, expiry, now_ms))
+        specs = loaded.metadata.specs()
+        if any(file.path and file.spec_id not in specs for file in append.files):
+            raise TableStale(f"run {append.saga_id} was written for another table of that name: plan again")
+        prepared = prepare_commit(loaded, append, head=head, root=self._root, rng=self._rng, now_ms=now_ms)
+        try:
+            with committing(f"the commit of run {append.saga_id}"):
+                after = self._commit(catalog, loaded, prepared.requirements, prepared.updates)
+        except Retryable:
+            discard_files(loaded, prepared.written)
+            raise
+        return Appended(head=prepared.head, freed=self._expire(catalog, after, expiry, now_ms))
+
+    def _commit(
+        self,
+        catalog: Catalog,
+        loaded: Table,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+    ) -> Table:
+        """Send a commit once, and return the table as it is then."""
+        response = catalog.commit_table(loaded, tuple(requirements), tuple(updates))
+        if loaded.properties.get(layout.DELETES_OLD_METADATA) == "true":
+            before = {entry.metadata_file for entry in loaded.metadata.metadata_log}
+            now = {entry.metadata_file for entry in response.metadata.metadata_log}
+            discard_files(loaded, sorted(before - now - {response.metadata_location}))
+        return Table(
+            identifier=loaded.name(),
+            metadata=response.metadata,
+            metadata_location=response.metadata_location,
+            io=loaded.io,
+            catalog=catalog,
+        )
+
+    def _expire(self, catalog: Catalog, loaded: Table, rule: ExpiryRule, now_ms: int) -> list[str]:
+        """Take old snapshots out and return the keys of what they leave behind. If it fails, there is a next run."""
+        gone = expiring_snapshots(loaded.metadata, rule, now_ms=now_ms)
+        if not gone:
+            return []
+        ids = {snapshot.snapshot_id for snapshot in gone}
+        left = [snapshot for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in ids]
+        try:
+            with asking("expiring snapshots"):
+                freed = freed_files(gone, left, lambda snapshot: self._manifest_paths.of(snapshot, loaded.io))
+                self._commit(
+                    catalog,
+                    loaded,
+                    [AssertTableUUID(uuid=loaded.metadata.table_uuid)],
+                    [RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(ids)})],
+                )
+        except HeadraceError as error:
+            self._log.warning(
+                "snapshots not expired", table=".".join(loaded.name()), count=len(gone), reason=str(error)
+            )
+            return []
+        prefix = loaded.location().rstrip("/") + "/"
+        keys = [self._root.key_of(location) for location in freed if location.startswith(prefix)]
+        return [key for key in keys if key is not None]
+
+    # Listing
+
+    def _data_files(self, catalog: Catalog, table: TopicTable, ref: str) -> list[str]:
+        loaded = self._load_own(catalog, table)
+        found = None if loaded is None else loaded.metadata.refs.get(ref)
+        snapshot = None if loaded is None or found is None else loaded.metadata.snapshot_by_id(found.snapshot_id)
+        if loaded is None or snapshot is None:
+            return []
+        locations = [
+            entry.data_file.file_path
+            for manifest in snapshot.manifests(loaded.io)
+            if manifest.content == ManifestContent.DATA
+            for entry in manifest.fetch_manifest_entry(io=loaded.io, discard_deleted=True)
+        ]
+        return [self._root.key_of(location) or location for location in locations]

@@ -1,0 +1,1 @@
+"""Histories of the pipeline: every topic a table, while brokers, pipelines and the catalog fail."""
