@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.servers.headrace import HeadraceProcess, running_headrace
-from tests.servers.seaweedfs import running_seaweedfs
 from tests.spark.pipelines import (
     LIMIT_SECONDS,
     create_fresh_topic,
@@ -40,31 +39,6 @@ def test_what_was_produced_is_in_the_table_once(tmp_path: Path) -> None:
         assert found == sorted([*(b"%d" % number for number in range(500)), b"more"])
         # Spark has a lot to say, and none of it is ours.
         assert all(line.startswith("{") for line in second.stderr.splitlines()), second.stderr
-
-
-def test_executors_reach_a_remote_store_by_themselves(tmp_path: Path) -> None:
-    values = [b"%d" % number for number in range(100)]
-    with running_seaweedfs(tmp_path) as s3:
-        s3.create_bucket("headrace")
-        environment = {
-            "AWS_ENDPOINT": s3.endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "anybody",
-            "AWS_SECRET_ACCESS_KEY": "anything",
-        }
-        objects = "--objects=s3://headrace/here?listing=levels"
-        with running_headrace(tmp_path / "data", options=[objects], environment=environment) as broker:
-            produce(broker, "orders", values)
-            ended = run_pipeline(tmp_path / "data", "--once", objects, environment=environment)
-        assert ended.returncode == 0, ended.stderr
-        reader = {
-            "s3.endpoint": s3.endpoint,
-            "s3.access-key-id": "anybody",
-            "s3.secret-access-key": "anything",
-            "s3.region": "us-east-1",
-        }
-        assert values_in_table(tmp_path / "data", "orders", reader) == sorted(values)
 
 
 def test_a_broker_brings_its_own_pipeline_and_takes_it_along(tmp_path: Path) -> None:

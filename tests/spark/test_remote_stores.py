@@ -10,7 +10,7 @@ import pytest
 from tests.servers.headrace import running_headrace
 from tests.servers.postgres import PostgresServer, shared_postgres
 from tests.servers.seaweedfs import SeaweedFs, running_seaweedfs
-from tests.spark.pipelines import HEADRACE, LIMIT_SECONDS, consumed, produce
+from tests.spark.pipelines import HEADRACE, LIMIT_SECONDS, consumed, produce, values_in_table
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -60,5 +60,12 @@ def test_records_on_s3_reach_the_table_and_come_back_from_it(
         assert ran.returncode == 0, ran.stderr
         verified = command(environment, "table", "verify", "orders", f"--data-dir={tmp_path}/third", *stores)
         assert verified.returncode == 0, verified.stdout + verified.stderr
+        reader = {
+            "s3.endpoint": seaweedfs.endpoint,
+            "s3.access-key-id": "any",
+            "s3.secret-access-key": "any",
+            "s3.region": "us-east-1",
+        }
+        assert values_in_table(tmp_path, "orders", reader) == sorted(values)
         produce(broker, "orders", [b"later"])
         assert consumed(broker, "orders") == sorted([*values, b"later"])

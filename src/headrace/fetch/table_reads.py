@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,7 +28,9 @@ from headrace.model.topics import TopicRules
 from headrace.objects.port import Buffer, ByteRange, ObjectStore, object_key
 from headrace.records.problems import InvalidBatch
 from headrace.runtime.executor import Executor
-from headrace.tables.parquet_reading import Footer, parse_footer, read_row_group
+
+if TYPE_CHECKING:
+    from headrace.tables.parquet_reading import Footer
 
 MAX_FILES_AT_ONCE = 8
 """How many files one read asks for at the same time."""
@@ -137,7 +140,7 @@ class TableReader:
             ranges.append(ByteRange(start_byte=footer_start, size_bytes=file.footer_bytes))
         buffers = await self._objects.get_ranges(object_key(file.path), ranges)
         if footer is None:
-            footer = await self._executor.run(partial(parse_footer, file, buffers.pop()))
+            footer = await self._executor.run(partial(_parsed, file, buffers.pop()))
             self._footers.put(file.path, footer, footer.size_bytes)
         buffers.reverse()
         loaded: list[list[Run]] = []
@@ -154,9 +157,18 @@ def _key(window: Window, shape: BatchShape) -> GroupKey:
     return GroupKey(path, number, window.start_offset, window.end_offset, shape)
 
 
+def _parsed(file: TableFile, data: Buffer) -> "Footer":
+    # Imported late: pyarrow takes a tenth of a second to load, and a broker is to be ready before anybody needs it.
+    from headrace.tables.parquet_reading import parse_footer
+
+    return parse_footer(file, data)
+
+
 def _rebuilt(
-    file: TableFile, group: RowGroup, footer: Footer, data: Buffer, window: Window, shape: BatchShape
+    file: TableFile, group: RowGroup, footer: "Footer", data: Buffer, window: Window, shape: BatchShape
 ) -> list[Run]:
+    from headrace.tables.parquet_reading import read_row_group
+
     start_offset, end_offset = window.start_offset, window.end_offset
     columns = read_row_group(file, group, footer, data, start_offset=start_offset, end_offset=end_offset)
     try:

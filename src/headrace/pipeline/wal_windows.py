@@ -80,8 +80,11 @@ class _Read:
 
 async def read_windows(
     objects: ObjectStore, domain: DomainId, pieces: Sequence[WalPiece]
-) -> AsyncGenerator[Window, None]:
-    """Go through the bytes of the pieces, in order; close it if you leave it early.
+) -> AsyncGenerator[list[Window], None]:
+    """Go through the bytes of the pieces, in order, all windows of one call together; close it if you leave it early.
+
+    A frame of a busy log is some hundred kilobytes: window by window, handing them to a thread would cost more than
+    what it does with them.
 
     Raises `Missing` if an object is gone, `Corrupt` if it is too short.
     """
@@ -104,8 +107,7 @@ async def read_windows(
             buffers = await reading
             ahead.popleft()
             ahead_bytes -= read.size_bytes
-            for window in _windows(read, buffers):
-                yield window
+            yield list(_windows(read, buffers))
     finally:
         for _, reading in ahead:
             reading.cancel()

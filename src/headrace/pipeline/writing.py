@@ -15,7 +15,7 @@ Parquet, and what `wal_windows` reads ahead. It needs no broker, no metadata sto
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from functools import partial
 from struct import Struct
@@ -105,9 +105,9 @@ async def _write_slice(
     worker: Executor,
 ) -> None:
     rows.begin(slice_)
-    async with aclosing(read_windows(objects, DomainId(task.domain), slice_.pieces)) as windows:
-        async for window in windows:
-            await _send_all(rows.take(window), sender, worker)
+    async with aclosing(read_windows(objects, DomainId(task.domain), slice_.pieces)) as reads:
+        async for windows in reads:
+            await _send_all(rows.take(windows), sender, worker)
     await _send_all(rows.end(), sender, worker)
 
 
@@ -202,8 +202,12 @@ class _RowWriter:
         # What the next group covers begins here.
         self._covered_to = slice_.start_offset
 
-    def take(self, window: Window) -> Iterator[EncodedGroup]:
-        """Go through a window's batches; yield a group whenever one is full."""
+    def take(self, windows: Iterable[Window]) -> Iterator[EncodedGroup]:
+        """Go through the batches of windows; yield a group whenever one is full."""
+        for window in windows:
+            yield from self._take(window)
+
+    def _take(self, window: Window) -> Iterator[EncodedGroup]:
         for at_byte, batch in self._splitter.split(window):
             if batch.is_control or batch.record_count == 0:
                 continue

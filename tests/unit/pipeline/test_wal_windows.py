@@ -56,8 +56,8 @@ def piece(number: int, start_byte: int, size_bytes: int) -> WalPiece:
 
 
 async def read(objects: CountingObjects, pieces: Sequence[WalPiece]) -> list[Window]:
-    async with aclosing(read_windows(objects, DOMAIN, pieces)) as windows:
-        found = [window async for window in windows]
+    async with aclosing(read_windows(objects, DOMAIN, pieces)) as reads:
+        found = [window async for windows in reads for window in windows]
     for window in found:
         end_byte = window.start_byte + len(window.data)
         assert window.data == DATA[window.start_byte : end_byte]
