@@ -15,8 +15,9 @@ from headrace.broker.storage import Runtime, opened_storage
 from headrace.broker.tables import open_table_catalog
 from headrace.errors import HeadraceError, Missing
 from headrace.index.cache import IndexCache
-from headrace.metadata.keys import DomainKeys, prefix_range
-from headrace.metadata.port import Key, MetadataStore
+from headrace.metadata.keys import DomainKeys
+from headrace.metadata.paging import read_prefix
+from headrace.metadata.port import MetadataStore
 from headrace.model.ids import DomainId
 from headrace.model.topics import Topic, TopicId
 from headrace.objects.port import ObjectStore
@@ -119,22 +120,14 @@ class TableDesk:
 
     async def condemned(self, topic_id: TopicId) -> Condemned:
         """Return what waits for the collector of a topic's table."""
-        records = files = 0
-        since_ms: int | None = None
-        after: Key | None = None
-        while True:
-            page = await self._metadata.range(
-                prefix_range(self._keys.condemned_prefix, limit=CONDEMNED_PER_READ, after=after)
-            )
-            for item in page:
-                record = CONDEMNED_FILES.decode(item.value, item.key)
-                if record.topic_id == topic_id:
-                    records += 1
-                    files += len(record.paths)
-                    since_ms = record.since_ms if since_ms is None else min(since_ms, record.since_ms)
-            if len(page) < CONDEMNED_PER_READ:
-                return Condemned(records=records, files=files, since_ms=since_ms)
-            after = page[-1].key
+        found = await read_prefix(self._metadata, self._keys.condemned_prefix, keys_per_read=CONDEMNED_PER_READ)
+        records = [CONDEMNED_FILES.decode(item.value, item.key) for item in found]
+        own = [record for record in records if record.topic_id == topic_id]
+        return Condemned(
+            records=len(own),
+            files=sum(len(record.paths) for record in own),
+            since_ms=min((record.since_ms for record in own), default=None),
+        )
 
     async def sample(self, name: str, *, count: int, ref: str = MAIN_REF) -> Sequence[Mapping[str, object]]:
         """Return the rows that were appended last, newest first. Raises `Missing` if there is no table."""

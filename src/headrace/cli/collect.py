@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure
+from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure_storage
 from headrace.cli.printing import print_json, print_line, print_table, progress
 from headrace.settings import HeadraceConfiguration
 
@@ -39,7 +39,7 @@ def collect(
     output: OutputAs = Output.TEXT,
 ) -> None:
     """Delete objects that nothing names any more: of the log, and of tables; print what went."""
-    configuration = configure(config, set_, {"data.dir": data_dir, "metadata.url": metadata, "objects.url": objects})
+    configuration = configure_storage(data_dir, metadata, objects, config, set_)
     removed = asyncio.run(_collect(configuration, is_dry_run=dry_run, wait_s=wait))
     if output is Output.JSON:
         print_json([{"key": one.key, "bytes": one.size_bytes, "why": one.why.value} for one in removed])

@@ -16,7 +16,17 @@ from headrace.cli.collect import collect
 from headrace.cli.consume import consume
 from headrace.cli.exits import DONE, INTERRUPTED, WRONG_USE, code_of
 from headrace.cli.group import group_app
-from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure
+from headrace.cli.options import (
+    Config,
+    DataDir,
+    Metadata,
+    Objects,
+    Output,
+    OutputAs,
+    Set,
+    configure,
+    configure_storage,
+)
 from headrace.cli.pipeline import pipeline_app
 from headrace.cli.printing import complain, discard_stdout, print_json, print_settings, settings_as_data
 from headrace.cli.produce import produce
@@ -86,7 +96,7 @@ def show_settings(
     output: OutputAs = Output.TEXT,
 ) -> None:
     """Print every setting, its value, and where the value came from."""
-    configuration = configure(config, set_, {"data.dir": data_dir, "metadata.url": metadata, "objects.url": objects})
+    configuration = configure_storage(data_dir, metadata, objects, config, set_)
     if output is Output.JSON:
         print_json(settings_as_data(configuration))
     else:

@@ -110,6 +110,13 @@ def pairs_of(given: list[str] | None, option: str) -> dict[str, str]:
     return pairs
 
 
+def configure_storage(
+    data_dir: str | None, metadata: str | None, objects: str | None, config: Path | None, pairs: list[str] | None
+) -> HeadraceConfiguration:
+    """Load the settings of a command that opens storage and needs no other option of `serve`."""
+    return configure(config, pairs, {"data.dir": data_dir, "metadata.url": metadata, "objects.url": objects})
+
+
 def configure(
     config: Path | None, pairs: list[str] | None, values: Mapping[str, str | None]
 ) -> HeadraceConfiguration:

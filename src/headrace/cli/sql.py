@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.cells import cell, plain
-from headrace.cli.options import Config, DataDir, Metadata, Objects, Set, configure
+from headrace.cli.options import Config, DataDir, Metadata, Objects, Set, configure_storage
 from headrace.cli.printing import complain, print_json, print_table, working
 from headrace.errors import Invalid, Missing
 from headrace.settings import Settings
@@ -45,7 +45,7 @@ def sql(
 ) -> None:
     """Run a query of Spark SQL over the tables; a topic's table is `headrace.topics.NAME`, or just NAME."""
     question = read_question(query)
-    settings = configure(config, set_, {"data.dir": data_dir, "metadata.url": metadata, "objects.url": objects}).tree
+    settings = configure_storage(data_dir, metadata, objects, config, set_).tree
     require_catalog(settings)
     with working("Spark starts and answers"):
         answer = _ask(settings, question, limit)

@@ -8,14 +8,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
 from headrace.cli.cells import plain
 from headrace.cli.exits import FAILED
-from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure
+from headrace.cli.options import Config, DataDir, Metadata, Objects, Output, OutputAs, Set, configure_storage
 from headrace.cli.printing import print_json, progress
 from headrace.settings import HeadraceConfiguration
 
@@ -45,7 +44,7 @@ def list_(
     """List all topics with their tables: how far behind each is, rows, files, snapshots, last commit."""
     from headrace.cli.table_views import print_list, summary_as_data
 
-    configuration = _configure(data_dir, metadata, objects, config, set_)
+    configuration = configure_storage(data_dir, metadata, objects, config, set_)
     views = _at_desk(configuration, lambda desk: desk.all())
     if output is Output.JSON:
         print_json([summary_as_data(view) for view in views])
@@ -70,7 +69,7 @@ def show(
         view = await desk.one(topic)
         return details_as_data(view, await desk.condemned(view.topic.id))
 
-    details = _at_desk(_configure(data_dir, metadata, objects, config, set_), ask)
+    details = _at_desk(configure_storage(data_dir, metadata, objects, config, set_), ask)
     if output is Output.JSON:
         print_json(details)
     else:
@@ -93,7 +92,7 @@ def sample(
     """Print the rows that came into a table last, newest first."""
     from headrace.cli.table_views import print_rows
 
-    configuration = _configure(data_dir, metadata, objects, config, set_)
+    configuration = configure_storage(data_dir, metadata, objects, config, set_)
     rows = _at_desk(configuration, lambda desk: desk.sample(topic, count=count))
     if output is Output.JSON:
         print_json([plain(row) for row in rows])
@@ -115,7 +114,7 @@ def verify(
     from headrace.cli.table_views import print_report, report_as_data
 
     with progress("bytes checked", wanted=True) as show_count:
-        configuration = _configure(data_dir, metadata, objects, config, set_)
+        configuration = configure_storage(data_dir, metadata, objects, config, set_)
         report = _at_desk(configuration, lambda desk: desk.verify(topic, progress=show_count))
     if output is Output.JSON:
         print_json(report_as_data(report))
@@ -123,12 +122,6 @@ def verify(
         print_report(report)
     if not report.is_clean:
         raise typer.Exit(FAILED)
-
-
-def _configure(
-    data_dir: str | None, metadata: str | None, objects: str | None, config: Path | None, pairs: list[str] | None
-) -> HeadraceConfiguration:
-    return configure(config, pairs, {"data.dir": data_dir, "metadata.url": metadata, "objects.url": objects})
 
 
 def _at_desk(configuration: HeadraceConfiguration, ask: Callable[["TableDesk"], Awaitable[T]]) -> T:

@@ -15,6 +15,7 @@ from headrace.groups.protocol import Save
 from headrace.groups.records import GROUP_HEAD, OFFSET_RECORD, GroupHead, Loaded, OffsetRecord
 from headrace.metadata.keys import DomainKeys, GroupKeys, prefix_range
 from headrace.metadata.leases import LEASE_CODEC, Lease, LeaseRecord, require, take
+from headrace.metadata.paging import read_prefix
 from headrace.metadata.port import Decision, Key, MetadataStore, Range, Reads, Seen, Versioned
 from headrace.model.ids import SessionId
 from headrace.model.topics import TopicId
@@ -150,12 +151,7 @@ def _behind(prefix: str) -> Key:
 
 
 async def _read_all(store: MetadataStore, prefix: str) -> list[tuple[Key, bytes]]:
-    page = await store.range(prefix_range(prefix, limit=KEYS_PER_READ))
-    rows = page
-    while len(page) == KEYS_PER_READ:
-        page = await store.range(prefix_range(prefix, limit=KEYS_PER_READ, after=page[-1].key))
-        rows = rows + page
-    return [(row.key, row.value) for row in rows]
+    return [(row.key, row.value) for row in await read_prefix(store, prefix, keys_per_read=KEYS_PER_READ)]
 
 
 async def _delete_step(store: MetadataStore, keys: GroupKeys, lease: Lease) -> bool:

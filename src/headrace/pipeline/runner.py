@@ -106,18 +106,17 @@ class Pipeline:
         self._log = log
         self._failures: dict[TopicId, _Failure] = {}
 
-    async def run_once(self, *, force: bool = False, only: str | None = None) -> RunReport:
+    async def run_once(self, *, force: bool = False) -> RunReport:
         """Make one round; with `force`, all topics that have anything waiting are due, however young, and no earlier
-        failure makes them wait. `only` names the one topic that is looked at."""
+        failure makes them wait."""
         report = RunReport()
         await self._topics.refresh()
         while await self._folder.tick():
             pass
-        known = {topic.id: topic for topic in self._topics.known() if only is None or topic.name == only}
+        known = {topic.id: topic for topic in self._topics.known()}
         states = await self._parts.sagas.states()
-        await self._resume_all(known, states, report, force=force, only=only)
-        if only is None:
-            await self._let_go(known, states, report)
+        await self._resume_all(known, states, report, force=force)
+        await self._let_go(known, states, report)
         due = await self._due(known, await self._parts.sagas.states(), force=force)
         await self._in_turn([partial(self._run, known[one], report, force=force) for one in due])
         return report
@@ -126,12 +125,10 @@ class Pipeline:
         self, known: Mapping[TopicId, Topic], states: Mapping[TopicId, TableState], *, force: bool
     ) -> list[TopicId]:
         """Return the topics to run now, in the order in which they should."""
-        now = self._parts.clock.monotonic()
         wanted = [
             topic
             for topic in known.values()
-            if table_rules_of(topic.overrides).enable
-            and (force or topic.id not in self._failures or self._failures[topic.id].not_before <= now)
+            if table_rules_of(topic.overrides).enable and self._may_try(topic.id, force=force)
         ]
         slots = asyncio.Semaphore(PLANS_AT_ONCE)
 
@@ -149,6 +146,11 @@ class Pipeline:
     async def _read(self, topic: Topic, state: TableState | None) -> PlannedTopic:
         return await read_backlog(self._store, self._keys, topic, state, self._limits.plan)
 
+    def _may_try(self, topic_id: TopicId, *, force: bool) -> bool:
+        """Say whether a topic that has failed has waited long enough."""
+        failure = self._failures.get(topic_id)
+        return force or failure is None or failure.not_before <= self._parts.clock.monotonic()
+
     async def _resume_all(
         self,
         known: Mapping[TopicId, Topic],
@@ -156,16 +158,9 @@ class Pipeline:
         report: RunReport,
         *,
         force: bool,
-        only: str | None,
     ) -> None:
         under_way = await self._parts.sagas.under_way()
-        now = self._parts.clock.monotonic()
-        left = [
-            topic_id
-            for topic_id in sorted(under_way)
-            if (only is None or topic_id in known)
-            and (force or topic_id not in self._failures or self._failures[topic_id].not_before <= now)
-        ]
+        left = [topic_id for topic_id in sorted(under_way) if self._may_try(topic_id, force=force)]
         await self._in_turn([partial(self._resume, one, known, states, report) for one in left])
 
     async def _resume(

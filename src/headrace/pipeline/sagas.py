@@ -19,8 +19,9 @@ import msgspec
 
 from headrace.errors import Fenced
 from headrace.metadata import keys as all_keys
-from headrace.metadata.keys import DomainKeys, prefix_range
+from headrace.metadata.keys import DomainKeys
 from headrace.metadata.leases import Lease, require
+from headrace.metadata.paging import read_prefix
 from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen
 from headrace.model.topics import TopicId
 from headrace.pipeline.records import (
@@ -72,29 +73,15 @@ class Sagas:
 
     async def states(self) -> dict[TopicId, TableState]:
         """Return the states of all tables, those of deleted topics included."""
-        found: dict[TopicId, TableState] = {}
-        after: Key | None = None
         prefix = self._keys.tables_prefix
-        while True:
-            page = await self._store.range(prefix_range(prefix, limit=RECORDS_PER_READ, after=after))
-            for item in page:
-                topic_id = TopicId(bytes.fromhex(item.key.removeprefix(prefix)))
-                found[topic_id] = TABLE_STATE.decode(item.value, item.key)
-            if len(page) < RECORDS_PER_READ:
-                return found
-            after = page[-1].key
+        page = await read_prefix(self._store, prefix, keys_per_read=RECORDS_PER_READ)
+        return {_topic_of(item.key, prefix): TABLE_STATE.decode(item.value, item.key) for item in page}
 
     async def under_way(self) -> set[TopicId]:
         """Return the topics that have a saga."""
-        found: set[TopicId] = set()
-        after: Key | None = None
         prefix = self._keys.sagas_prefix
-        while True:
-            page = await self._store.range(prefix_range(prefix, limit=RECORDS_PER_READ, after=after))
-            found.update(TopicId(bytes.fromhex(item.key.removeprefix(prefix))) for item in page)
-            if len(page) < RECORDS_PER_READ:
-                return found
-            after = page[-1].key
+        page = await read_prefix(self._store, prefix, keys_per_read=RECORDS_PER_READ)
+        return {_topic_of(item.key, prefix) for item in page}
 
     async def begin(self, lease: Lease, topic_id: TopicId, planned: SagaRecord, table: TableInfo) -> None:
         """Put the record of a new run, before its first byte is written. There must be none."""
@@ -145,11 +132,8 @@ class Sagas:
     async def finish(self, lease: Lease, topic_id: TopicId, saga: SagaRecord, ended: Ended) -> None:
         """End a saga whose files the index names, and leave word of what is to be tidied away behind it."""
         assert saga.state is SagaState.SWAPPED, f"a saga ends swapped, not {saga.state.name}"
-        table_key = self._keys.table(topic_id)
-        kept = tuple(file.path for file in saga.files if file.path)
-        paths = tuple(saga.freed)
 
-        def state_after(state: TableState) -> TableState:
+        def change(state: TableState) -> TableState:
             return msgspec.structs.replace(
                 state,
                 status=TableStatus.OK,
@@ -160,25 +144,26 @@ class Sagas:
                 last_run_ms=ended.now_ms - saga.planned_at_ms,
             )
 
-        await self._end(lease, topic_id, saga, kept, ended.now_ms, table_key, state_after, paths)
+        kept = tuple(file.path for file in saga.files if file.path)
+        await self._end(lease, topic_id, saga, kept=kept, now_ms=ended.now_ms, change=change)
 
     async def give_up(self, lease: Lease, topic_id: TopicId, saga: SagaRecord, *, now_ms: int) -> None:
         """End a saga that is not in the table: all that its attempts have written is tidied away."""
         assert saga.state < SagaState.IN_TABLE, f"a saga that is {saga.state.name} only goes forward"
-        await self._end(lease, topic_id, saga, (), now_ms, None, None, ())
+        await self._end(lease, topic_id, saga, kept=(), now_ms=now_ms, change=lambda state: state)
 
     async def _end(
         self,
         lease: Lease,
         topic_id: TopicId,
         saga: SagaRecord,
+        *,
         kept: tuple[str, ...],
         now_ms: int,
-        table_key: Key | None,
-        state_after: Callable[[TableState], TableState] | None,
-        freed: tuple[str, ...],
+        change: Callable[[TableState], TableState],
     ) -> None:
-        key = self._keys.saga(topic_id)
+        """Delete the record; `kept` is what stays of its files, `change` what it means for the table's state."""
+        key, table_key = self._keys.saga(topic_id), self._keys.table(topic_id)
 
         def decide(seen: Seen) -> Decision[None]:
             current = SAGA_RECORD.seen(seen, key)
@@ -187,16 +172,16 @@ class Sagas:
             if current != saga:
                 raise Fenced(f"saga {saga.saga_id} of {saga.topic_name} was moved on by somebody else")
             tidy = TidyRecord(topic_id, f"{saga.data_prefix}{saga.saga_id}/", kept, now_ms)
+            state = TABLE_STATE.seen(seen, table_key) or TableState(saga.topic_name)
             puts = {self._keys.tidy(saga.saga_id): TIDY_RECORD.encode(tidy)}
-            if freed:
-                condemned = CondemnedFiles(topic_id, freed, now_ms)
+            if change(state) != state:
+                puts[table_key] = TABLE_STATE.encode(change(state))
+            if saga.freed:
+                condemned = CondemnedFiles(topic_id, saga.freed, now_ms)
                 puts[self._keys.condemned(saga.saga_id)] = CONDEMNED_FILES.encode(condemned)
-            if table_key is not None and state_after is not None:
-                state = TABLE_STATE.seen(seen, table_key) or TableState(saga.topic_name)
-                puts[table_key] = TABLE_STATE.encode(state_after(state))
             return Decision(result=None, puts=puts, deletes=[key])
 
-        await self._transact(lease, [key] if table_key is None else [key, table_key], decide)
+        await self._transact(lease, [key, table_key], decide)
 
     async def note(
         self, lease: Lease, topic_id: TopicId, topic_name: str, change: Callable[[TableState], TableState]
@@ -252,3 +237,7 @@ def _in_table(state: TableState, saga: SagaRecord) -> TableState:
         size_bytes=state.size_bytes + sum(file.size_bytes for file in written),
         held_back_batches=state.held_back_batches + held_back,
     )
+
+
+def _topic_of(key: Key, prefix: str) -> TopicId:
+    return TopicId(bytes.fromhex(key.removeprefix(prefix)))

@@ -10,7 +10,7 @@ the caller refreshes. When `refresh` returns, everything that was committed befo
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.metadata import keys
-from headrace.metadata.keys import prefix_range
+from headrace.metadata.paging import read_prefix
 from headrace.metadata.port import Key, MetadataStore, Versioned
 from headrace.metadata.refreshing import SharedRefresh, follow
 from headrace.model.ids import StreamId
@@ -64,7 +64,7 @@ class TopicDirectory:
 
     def rules_of_stream(self, stream: StreamId) -> TopicRules | None:
         """Return what the topic of a stream demands, as it is known here."""
-        topic = self._by_stream.get(stream)
+        topic = self.by_stream(stream)
         return None if topic is None else topic.rules
 
     def known(self) -> list[Topic]:
@@ -104,11 +104,7 @@ class TopicDirectory:
         self._apply([item for item in found if item is not None], gone)
 
     async def _read_all(self) -> None:
-        page = await self._store.range(prefix_range(keys.TOPICS, limit=TOPICS_PER_READ))
-        found = page
-        while len(page) == TOPICS_PER_READ:
-            page = await self._store.range(prefix_range(keys.TOPICS, limit=TOPICS_PER_READ, after=page[-1].key))
-            found = found + page
+        found = await read_prefix(self._store, keys.TOPICS, keys_per_read=TOPICS_PER_READ)
         there = {item.key for item in found}
         self._apply(found, [name for name in self._by_name if keys.topic(name) not in there])
 
