@@ -30,12 +30,15 @@ check: $(STAMP) ## format, lint and types, without the tests
 	$(BIN)/mypy
 
 test: check ## set up, check, and run all tests in parallel and in random order
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST)
+
+KEEPING_SEEDS ?= 20
 
 simulate: $(STAMP) ## run the simulations over SEEDS seeds each (default 2000)
 	$(BIN)/python -m headrace.testing.simulation --seeds $(SEEDS)
 	$(BIN)/python -m headrace.testing.simulation --scenario groups --seeds $(SEEDS)
 	$(BIN)/python -m headrace.testing.simulation --scenario tables --seeds $(SEEDS)
+	$(BIN)/python -m headrace.testing.simulation --scenario keeping --seeds $(KEEPING_SEEDS)
 
 fuzz: $(STAMP) ## fuzz the decoders for SECONDS seconds each (default 60)
 	$(BIN)/python tools/fuzz.py --seconds $(or $(SECONDS),60)

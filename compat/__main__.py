@@ -37,6 +37,10 @@ class Form:
     run_id: str
 
 
+RETENTION = {"log.retention.ms": "-2", "log.retention.check.interval.ms": "86400000"}
+"""Clients look at the default, and write records of long ago: so it is the default, and nobody acts on it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the clients and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m compat", description="Drive a broker with foreign clients.")
@@ -116,7 +120,10 @@ def _broker(bootstrap: str | None) -> Iterator[tuple[str, list[str]]]:
     if bootstrap is not None:
         yield bootstrap, []
         return
-    with tempfile.TemporaryDirectory(prefix="headrace-compat-") as made, running_headrace(Path(made)) as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-compat-") as made,
+        running_headrace(Path(made), settings=RETENTION) as broker,
+    ):
         yield broker.bootstrap, broker.log
 
 

@@ -23,6 +23,8 @@ TARGETS = {
     "columns": "headrace.testing.fuzz_records:fuzz_columns",
     "request": "headrace.testing.fuzz_wire:fuzz_request",
     "message": "headrace.testing.fuzz_wire:fuzz_message",
+    "typed-value": "headrace.testing.fuzz_typed:fuzz_value",
+    "typed-schema": "headrace.testing.fuzz_typed:fuzz_schema",
 }
 SEEDS = {
     "frame": "headrace.testing.fuzz_wal:frame_seeds",
@@ -31,6 +33,8 @@ SEEDS = {
     "codecs": "headrace.testing.fuzz_records:codec_seeds",
     "request": "headrace.testing.fuzz_wire:request_seeds",
     "message": "headrace.testing.fuzz_wire:message_seeds",
+    "typed-value": "headrace.testing.fuzz_typed:value_seeds",
+    "typed-schema": "headrace.testing.fuzz_typed:schema_seeds",
 }
 
 WORK_DIR = Path("build/fuzz")

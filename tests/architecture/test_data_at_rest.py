@@ -9,8 +9,9 @@ from headrace.index import values
 from headrace.metadata import keys
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.values import ValueCodec
-from headrace.model.ids import DomainId, ObjectId, ProducerId, SessionId, StreamId, WriterId
+from headrace.model.ids import DomainId, ObjectId, PinId, ProducerId, SessionId, StreamId, WriterId
 from headrace.model.topics import TopicId
+from headrace.pipeline import compaction_state
 from headrace.pipeline import records as pipeline_records
 from headrace.topics import records
 from headrace.wal.frame import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
@@ -18,7 +19,16 @@ from headrace.wal.frame import ENTRY_BYTES, FOOTER_BYTES, HEADER_BYTES
 PAGE = (Path(__file__).parents[2] / "docs" / "data-at-rest.md").read_text()
 
 
-HOMES = (values, records, group_records, classic_records, consumer_records, group_configs, pipeline_records)
+HOMES = (
+    values,
+    records,
+    group_records,
+    classic_records,
+    consumer_records,
+    group_configs,
+    pipeline_records,
+    compaction_state,
+)
 """The modules whose values lie in the metadata store."""
 
 
@@ -57,6 +67,8 @@ def test_every_key_is_listed() -> None:
         "deleted-topics/<topic id>": keys.deleted_topic(TopicId(bytes(16))),
         "d/0000/state": domain.state,
         "d/0000/log/<seq>": domain.log(1),
+        "d/0000/tidy/<saga>-dead-letters": domain.tidy_dead_letters("s"),
+        "d/0000/condemned/<topic id>-dead-letters": domain.condemned_dead_letters("t"),
         "d/0000/streams/<id>/info": domain.info(stream),
         "d/0000/streams/<id>/head": domain.head(stream),
         "d/0000/streams/<id>/index/<end offset>": domain.entry(stream, 1),
@@ -71,8 +83,13 @@ def test_every_key_is_listed() -> None:
         "d/0000/groups/<group>/offsets/<topic id>/<partition>": domain.group("g").offset(TopicId(bytes(16)), 1),
         "d/0000/tables/<topic id>": domain.table(TopicId(bytes(16))),
         "d/0000/sagas/<topic id>": domain.saga(TopicId(bytes(16))),
+        "d/0000/compaction/<topic id>": domain.compaction(TopicId(bytes(16))),
         "d/0000/tidy/<saga>": domain.tidy("s"),
         "d/0000/condemned/<saga>": domain.condemned("s"),
+        "d/0000/sinks/<sink>": domain.sink("s"),
+        "d/0000/sink-writes/<write>": domain.sink_write(WriterId("w")),
+        "d/0000/pins/<pin>": domain.pin(PinId("p")),
+        "clocks/<node id>": keys.clock(1),
     }
     for pattern, key in made.items():
         row_of(pattern)

@@ -71,7 +71,8 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_headrace(tmp_path_factory.mktemp("data")) as broker:
+    # With the default retention: topics show only what was set for them.
+    with running_headrace(tmp_path_factory.mktemp("data"), settings={"log.retention.ms": "-2"}) as broker:
         yield Cluster(broker.bootstrap)
 
 

@@ -17,6 +17,9 @@ from typing import IO
 READY_LIMIT_SECONDS = 120.0
 STOP_LIMIT_SECONDS = 120.0
 
+KEPT_FOR_EVER = {"log.retention.ms": "-1"}
+"""Records of tests carry times of their own, often long ago: by default retention would take them at once."""
+
 # The broker dies with the test process, even if that is killed: PR_SET_PDEATHSIG is 1, SIGKILL is 9.
 _LAUNCH = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 _READY = re.compile(r"ready: Kafka on (\S+):(\d+), HTTP on (\S+):(\d+)")
@@ -90,7 +93,10 @@ def start_headrace(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> HeadraceProcess:
-    """Start a broker and return when it is ready. Port 0 takes a free one. The caller ends it."""
+    """Start a broker and return when it is ready. Port 0 takes a free one. The caller ends it.
+
+    Unless the settings say otherwise, retention takes nothing.
+    """
     command = [
         sys.executable,
         "-c",
@@ -101,7 +107,7 @@ def start_headrace(
         f"--kafka=127.0.0.1:{kafka_port}",
         "--http=127.0.0.1:0",
         f"--node-id={node_id}",
-        *(f"--set={key}={value}" for key, value in (settings or {}).items()),
+        *(f"--set={key}={value}" for key, value in {**KEPT_FOR_EVER, **(settings or {})}.items()),
         *options,
     ]
     process = subprocess.Popen(

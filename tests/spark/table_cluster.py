@@ -17,10 +17,12 @@ from headrace.broker.pipeline import PipelineHost
 from headrace.broker.storage import Runtime, opened_storage
 from headrace.broker.tables import open_table_catalog
 from headrace.objects.port import ObjectStore
-from headrace.pipeline.plans import WriteTask
+from headrace.pipeline.key_scanning import scan_keys
+from headrace.pipeline.performing import perform_task
 from headrace.pipeline.ports import NoProgress
+from headrace.pipeline.rewrites import TableTask
 from headrace.pipeline.runner import RunReport
-from headrace.pipeline.writing import write_file
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.records.batch import Codec
 from headrace.records.encoder import BatchEncoder
 from headrace.records.record import Record, columns_of
@@ -107,13 +109,29 @@ class OwnWriter:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
-    async def write(self, tasks: Sequence[WriteTask]) -> list[WrittenFile]:
-        return [await write_file(task, self._objects, attempt="own") for task in tasks]
+    async def write(self, tasks: Sequence[TableTask]) -> list[WrittenFile]:
+        return [await perform_task(task, self._objects, attempt="own") for task in tasks]
+
+    async def scan(self, tasks: Sequence[ScanTask]) -> list[ScannedStream]:
+        return [await scan_keys(task, self._objects, attempt="own") for task in tasks]
 
 
-def run_pipeline_here(data_dir: Path) -> RunReport:
+def catalog_settings(data_dir: Path) -> dict[str, str]:
+    """Return how a session attaches the catalog, as the guide for Spark says."""
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.headrace": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.headrace.type": "jdbc",
+        "spark.sql.catalog.headrace.uri": f"jdbc:sqlite:{data_dir}/catalog.db",
+        "spark.sql.catalog.headrace.jdbc.schema-version": "V1",
+        "spark.sql.catalog.headrace.warehouse": f"file://{data_dir}/warehouse",
+        "spark.sql.catalog.headrace.cache-enabled": "false",
+    }
+
+
+def run_pipeline_here(data_dir: Path, *pairs: str) -> RunReport:
     """Bring all that waits into the tables, with the real pipeline and files written here."""
-    settings = load_settings(pairs=[f"data.dir={data_dir}"], environment={}).tree
+    settings = load_settings(pairs=[f"data.dir={data_dir}", *pairs], environment={}).tree
     clock = SystemClock()
     log = open_log(io.StringIO(), clock=clock)
     runtime = Runtime(clock=clock, rng=system_rng(), crash_points=NoCrashes(), metrics=Metrics(), log=log)

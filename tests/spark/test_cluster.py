@@ -21,7 +21,7 @@ from tests.servers.spark_standalone import make_python, running_spark_cluster
 from tests.spark.pipelines import produce, run_pipeline, values_in_table
 from tests.spark.wal_tasks import local_objects, put_wal, task_of, values_in
 
-pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.xdist_group("spark")]
+pytestmark = [SOCKETS_ARE_COLLECTED]
 
 READY_LIMIT_SECONDS = 120.0
 

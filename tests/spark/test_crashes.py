@@ -10,8 +10,6 @@ from headrace.runtime.crash_points import CrashPoint
 from tests.servers.headrace import running_headrace
 from tests.spark.pipelines import consumed, headrace, produce, run_pipeline, values_in_table
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 # The session of a process that was killed holds its leases until it times out.
 SOON = "--set=broker.session.timeout.ms=3000"
 

@@ -26,6 +26,7 @@ from tests.servers.spark_sessions import SOCKETS_ARE_COLLECTED, running_spark
 from tests.spark.table_cluster import (
     COLUMNS,
     Row,
+    catalog_settings,
     hostile_records,
     metadata_location,
     plain_records,
@@ -38,7 +39,7 @@ from tests.spark.table_cluster import (
     wait_until,
 )
 
-pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
 STREAMED_RUNS = 4
@@ -66,15 +67,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProcess
 @pytest.fixture(scope="module")
 def spark(broker: HeadraceProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A plain session with the catalog attached as the guide for Spark says."""
-    settings = {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.headrace": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.headrace.type": "jdbc",
-        "spark.sql.catalog.headrace.uri": f"jdbc:sqlite:{broker.data_dir}/catalog.db",
-        "spark.sql.catalog.headrace.jdbc.schema-version": "V1",
-        "spark.sql.catalog.headrace.warehouse": f"file://{broker.data_dir}/warehouse",
-        "spark.sql.catalog.headrace.cache-enabled": "false",
-    }
+    settings = catalog_settings(broker.data_dir)
     with running_spark(tmp_path_factory.mktemp("spark"), jars=iceberg_jars(), settings=settings) as session:
         yield session
 

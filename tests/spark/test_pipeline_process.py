@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.servers.headrace import HeadraceProcess, running_headrace
 from tests.spark.pipelines import (
     LIMIT_SECONDS,
@@ -19,8 +17,6 @@ from tests.spark.pipelines import (
     start_pipeline,
     values_in_table,
 )
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 SOON = {"pipeline.interval.ms": "200"}
 

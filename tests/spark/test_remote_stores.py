@@ -1,4 +1,4 @@
-"""The same pipeline without a disk in common: facts in PostgreSQL, bytes in S3, processes that share nothing else."""
+"""Pipeline and sink without a disk in common: facts in PostgreSQL, bytes in S3, processes that share nothing else."""
 
 import os
 import subprocess
@@ -10,9 +10,10 @@ import pytest
 from tests.servers.headrace import running_headrace
 from tests.servers.postgres import PostgresServer, shared_postgres
 from tests.servers.seaweedfs import SeaweedFs, running_seaweedfs
+from tests.servers.spark_sessions import SOCKETS_ARE_COLLECTED, running_spark
 from tests.spark.pipelines import HEADRACE, LIMIT_SECONDS, consumed, produce, values_in_table
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [SOCKETS_ARE_COLLECTED]
 
 BUCKET = "tables"
 
@@ -22,6 +23,16 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Postgres
     with shared_postgres() as postgres, running_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as seaweedfs:
         seaweedfs.create_bucket(BUCKET)
         yield postgres, seaweedfs
+
+
+def environment_of(seaweedfs: SeaweedFs) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT": seaweedfs.endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+    }
 
 
 def command(environment: Mapping[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
@@ -39,13 +50,7 @@ def test_records_on_s3_reach_the_table_and_come_back_from_it(
     servers: tuple[PostgresServer, SeaweedFs], tmp_path: Path
 ) -> None:
     postgres, seaweedfs = servers
-    environment = {
-        "AWS_ENDPOINT": seaweedfs.endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "any",
-        "AWS_SECRET_ACCESS_KEY": "any",
-    }
+    environment = environment_of(seaweedfs)
     stores = [
         f"--metadata={postgres.url_of('spark_pipeline')}",
         f"--objects=s3://{BUCKET}/cluster?listing=levels",
@@ -69,3 +74,24 @@ def test_records_on_s3_reach_the_table_and_come_back_from_it(
         assert values_in_table(tmp_path, "orders", reader) == sorted(values)
         produce(broker, "orders", [b"later"])
         assert consumed(broker, "orders") == sorted([*values, b"later"])
+
+
+def test_rows_reach_a_topic_on_s3_once_and_consumers_read_them(
+    servers: tuple[PostgresServer, SeaweedFs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres, seaweedfs = servers
+    for name, value in environment_of(seaweedfs).items():
+        monkeypatch.setenv(name, value)  # Java hands them on to the tasks' Python
+    metadata, objects = postgres.url_of("spark_sink"), f"s3://{BUCKET}/sink?listing=levels"
+    stores = [f"--metadata={metadata}", f"--objects={objects}"]
+    with (
+        running_headrace(tmp_path / "broker", settings={"num.partitions": "2"}, options=stores) as broker,
+        running_spark(tmp_path / "spark") as spark,
+    ):
+        produce(broker, "orders", [b"before"])
+        frame = spark.range(0, 500, 1, 2).selectExpr("concat('value ', cast(id as string)) as value")
+        for _ in range(2):
+            frame.write.format("headrace").mode("append").options(
+                metadata=metadata, objects=objects, topic="orders", sinkId="copy", batchId="1"
+            ).save()
+        assert consumed(broker, "orders") == sorted([b"before", *(b"value %d" % number for number in range(500))])

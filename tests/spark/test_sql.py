@@ -18,7 +18,7 @@ from tests.servers.headrace import running_headrace
 from tests.servers.spark_sessions import SOCKETS_ARE_COLLECTED, end_gateway
 from tests.spark.table_cluster import plain_records, put, run_headrace, run_pipeline_here
 
-pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from headrace.pipeline.spark.sql import CatalogAccess, sql_session
 from tests.servers.spark_sessions import SOCKETS_ARE_COLLECTED, end_gateway
 
-pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.xdist_group("spark")]
+pytestmark = [SOCKETS_ARE_COLLECTED]
 
 
 def test_a_table_that_grows_is_seen_growing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tests.servers.headrace import running_headrace
 from tests.spark.pipelines import (
     LIMIT_SECONDS,
@@ -20,8 +18,6 @@ from tests.spark.pipelines import (
     start_pipeline,
     values_in_table,
 )
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 SESSION_SECONDS = 3
 SOON = (f"--set=broker.session.timeout.ms={SESSION_SECONDS}000", "--set=pipeline.interval.ms=200")

@@ -23,7 +23,7 @@ from headrace.tables.files import WrittenFile
 from tests.servers.spark_sessions import SOCKETS_ARE_COLLECTED, end_gateway
 from tests.spark.wal_tasks import local_objects, put_wal, task_of, values_in
 
-pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.xdist_group("spark")]
+pytestmark = [SOCKETS_ARE_COLLECTED]
 
 PROMISE_LIMIT_SECONDS = 120.0
 

@@ -1,12 +1,9 @@
 """Put the parts of a broker together, as the settings say."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from headrace.broker.collecting import make_collectors
-from headrace.broker.gauges import Gauges
-from headrace.broker.groups import group_defaults, group_keeper, make_seats
-from headrace.broker.storage import Runtime, Storage
+from headrace.broker.groups import group_defaults, make_seats
+from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, Storage, topic_defaults
 from headrace.cluster.membership import Membership
 from headrace.cluster.view import ClusterView
 from headrace.fetch.catchup import CatchUp, CatchUpLimits
@@ -17,42 +14,24 @@ from headrace.fetch.sessions import FetchSessions, SessionLimits
 from headrace.fetch.table_reads import GroupKey, TableReader
 from headrace.fetch.tail import TailCache
 from headrace.fetch.timestamps import TimestampFinder
-from headrace.gc.expiring import ProducerExpirer
-from headrace.gc.folding import Folder, FoldLimits
-from headrace.gc.leased import CollectorLease, CollectorMetrics, LeasedCollectors
-from headrace.gc.trimming import Trimmer
 from headrace.groups.configs import GroupConfigs
 from headrace.groups.coordinator import GroupCoordinator
-from headrace.groups.lag import LagMeter
 from headrace.groups.meters import GroupMetrics
 from headrace.groups.seats import Seats
 from headrace.handlers.node import Node
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.sessions import SessionReaper
-from headrace.model.ids import DomainId
-from headrace.pipeline.meters import TableMeter
-from headrace.pipeline.sagas import Sagas
-from headrace.produce.incarnations import Incarnations
 from headrace.produce.log import ProduceLog
 from headrace.produce.placement import PlacementLimits, open_placement
 from headrace.produce.producer_ids import ProducerIds
 from headrace.produce.settlement import WriterLimits
 from headrace.produce.writer import LogWriter, WriterMetrics
 from headrace.runtime.executor import Executor
-from headrace.runtime.services import Follower, Service, Ticker, TickMetrics
 from headrace.settings import HeadraceConfiguration, Settings
 from headrace.topics.admin import TopicAdmin
 from headrace.topics.config_kinds import ConfigType
-from headrace.topics.configs import ConfigSource, ConfigSynonym, ConfigValue, TopicDefaults
+from headrace.topics.configs import ConfigSource, ConfigSynonym, ConfigValue
 from headrace.topics.directory import TopicDirectory
-from headrace.topics.removing import RemoverLimits, TopicRemover
-
-DOMAIN = DomainId(0)
-"""The one domain there is, until a decision page says how a transaction crosses two."""
-
-MAX_FOLDED_ENTRIES = 100_000
-"""How many folded index entries of all streams are remembered."""
 
 LOCAL_FAR_READS = 2
 REMOTE_FAR_READS = 16
@@ -64,23 +43,6 @@ LOCAL_SMALL_FRAMES = 1
 COMMIT_ATTEMPTS = 5
 COMMIT_BACKOFF_MS = 50
 STAGED_AHEAD = 8
-FOLD_STEPS_PER_TICK = 16
-ENTRIES_PER_TRIM = 300
-TRIMS_PER_TOPIC = 20
-DELETED_TOPICS_PER_TICK = 20
-STREAMS_PER_EXPIRY = 50
-PRODUCERS_PER_STEP = 200
-
-FOLD_INTERVAL_MS = 200
-COLLECT_INTERVAL_MS = 5_000
-SWEEP_INTERVAL_MS = 60_000
-REMOVE_INTERVAL_MS = 1_000
-SEAL_INTERVAL_MS = 1_000
-EXPIRE_INTERVAL_MS = 30_000
-GROUPS_IDLE_INTERVAL_MS = 5_000
-GAUGES_INTERVAL_MS = 1_000
-LAG_INTERVAL_MS = 10_000
-TABLE_LAG_INTERVAL_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +55,6 @@ class Parts:
     row_groups: RowGroupCache[GroupKey]
     writer_metrics: WriterMetrics
     seats: Seats
-
-
-def topic_defaults(settings: Settings) -> TopicDefaults:
-    """Return what a topic is unless its own configuration says otherwise."""
-    return TopicDefaults(message_max_bytes=settings.topics.message_max_bytes)
 
 
 def assemble(
@@ -160,7 +117,14 @@ def assemble(
         cluster=cluster,
         log_in=ProduceLog(),
         producer_ids=ProducerIds(metadata),
-        fetcher=Fetcher(index=index, tail=tail, catch_up=catch_up, clock=clock, log=runtime.log),
+        fetcher=Fetcher(
+            index=index,
+            tail=tail,
+            catch_up=catch_up,
+            clock=clock,
+            log=runtime.log,
+            rules_of=topics.rules_of_stream,
+        ),
         fetch_sessions=FetchSessions(rng=runtime.rng, limits=SessionLimits(sessions=settings.fetch.max_sessions)),
         timestamps=TimestampFinder(
             index=index,
@@ -263,96 +227,3 @@ def make_writer(
         metrics=parts.writer_metrics,
         given_up=parts.node.log_in.given_up,
     )
-
-
-def keepers(
-    settings: Settings, runtime: Runtime, storage: Storage, parts: Parts, incarnations: Incarnations
-) -> list[Service]:
-    """Return what runs beside the requests: followers of the store, and those who keep the log tidy."""
-    node = parts.node
-    gauges = Gauges(
-        runtime.metrics,
-        node=node,
-        tail=parts.tail,
-        catch_up=parts.catch_up,
-        row_groups=parts.row_groups,
-        seats=parts.seats,
-    )
-    clock, keys, metadata, crash_points = runtime.clock, node.keys, storage.metadata, runtime.crash_points
-    metrics = TickMetrics(runtime.metrics)
-    folder = Folder(
-        keys=keys,
-        metadata=metadata,
-        clock=clock,
-        crash_points=crash_points,
-        limits=FoldLimits(
-            records_per_step=settings.index.fold_batch_records,
-            steps_per_tick=FOLD_STEPS_PER_TICK,
-            lag_records=settings.index.fold_lag_records,
-        ),
-    )
-    collectors = make_collectors(settings, runtime, storage, keys)
-    collector_lease = CollectorLease(metadata, lambda: parts.seats.session)
-    collector_metrics = CollectorMetrics(runtime.metrics)
-    collecting = LeasedCollectors(
-        [collectors.objects, collectors.table_files],
-        lease=collector_lease,
-        metrics=collector_metrics,
-        waiting=collectors.waiting,
-    )
-    sweeping = LeasedCollectors([collectors.sweeper], lease=collector_lease, metrics=collector_metrics)
-    trimmer = Trimmer(keys=keys, metadata=metadata, clock=clock, entries_per_step=ENTRIES_PER_TRIM)
-    remover = TopicRemover(
-        store=metadata,
-        keys=keys,
-        remove=trimmer.remove,
-        limits=RemoverLimits(topics_per_tick=DELETED_TOPICS_PER_TICK, steps_per_topic=TRIMS_PER_TOPIC),
-    )
-    expirer = ProducerExpirer(
-        keys=keys,
-        metadata=metadata,
-        clock=clock,
-        streams=lambda: [stream for topic in node.topics.known() for stream in topic.streams],
-        expiration_ms=settings.topics.producer_id_expiration_ms,
-        streams_per_tick=STREAMS_PER_EXPIRY,
-        producers_per_step=PRODUCERS_PER_STEP,
-    )
-    reaper = SessionReaper(metadata, clock)
-    keeper = group_keeper(settings, runtime, storage, node, parts.seats)
-    lag_meter = LagMeter(runtime.metrics, seats=parts.seats, store=metadata, topics=node.topics, index=node.index)
-    table_meter = TableMeter(
-        runtime.metrics,
-        sagas=Sagas(metadata, keys),
-        topics=node.topics,
-        index=node.index,
-        clock=clock,
-        file_target_bytes=settings.pipeline.file_target_bytes,
-    )
-
-    def follower(name: str, follow: Callable[[], Awaitable[object]]) -> Follower:
-        return Follower(name, follow, clock=clock, log=runtime.log, metrics=metrics)
-
-    def ticker(name: str, tick: Callable[[], Awaitable[object]], interval_ms: int) -> Ticker:
-        return Ticker(
-            name, tick, interval_ms=interval_ms, clock=clock, rng=runtime.rng, log=runtime.log, metrics=metrics
-        )
-
-    return [
-        follower("session-reaper", reaper.run),
-        follower("index-follower", node.index.follow),
-        follower("topic-follower", node.topics.follow),
-        follower("cluster-follower", node.cluster.follow),
-        follower("group-config-follower", node.group_configs.follow),
-        follower("group-alarms", parts.seats.alarms.run),
-        ticker("writer-tidy", incarnations.tick, SEAL_INTERVAL_MS),
-        ticker("folder", folder.tick, FOLD_INTERVAL_MS),
-        ticker("collector", collecting.tick, COLLECT_INTERVAL_MS),
-        ticker("sweeper", sweeping.tick, SWEEP_INTERVAL_MS),
-        ticker("topic-remover", remover.tick, REMOVE_INTERVAL_MS),
-        ticker("producer-expirer", expirer.tick, EXPIRE_INTERVAL_MS),
-        ticker("group-idler", parts.seats.tick, GROUPS_IDLE_INTERVAL_MS),
-        ticker("group-keeper", keeper.tick, settings.groups.offsets_retention_check_interval_ms),
-        ticker("group-lag", lag_meter.tick, LAG_INTERVAL_MS),
-        ticker("table-lag", table_meter.tick, TABLE_LAG_INTERVAL_MS),
-        ticker("gauges", gauges.tick, GAUGES_INTERVAL_MS),
-    ]

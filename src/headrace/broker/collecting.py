@@ -11,16 +11,22 @@ from headrace.cluster.registration import BROKER_CODEC
 from headrace.errors import HeadraceError, Retryable
 from headrace.gc.collecting import Collector, CollectorLimits
 from headrace.gc.leased import COLLECTOR_LEASE, Collecting, CollectorLease
+from headrace.gc.pins import PinKeeper, PinKeeperLimits, PinMetrics
 from headrace.gc.removed import Removed, Waiting
 from headrace.gc.sweeping import Sweeper
 from headrace.index.objects import CollectingAges
+from headrace.index.pins import PinLimits
 from headrace.metadata import keys as all_keys
 from headrace.metadata.keys import DomainKeys, prefix_range
 from headrace.metadata.leases import LEASE_CODEC
 from headrace.metadata.port import MetadataStore
 from headrace.metadata.sessions import SessionKeeper, SessionReaper
+from headrace.pipeline.orphans import OrphanLimits, TableOrphanSweeper
 from headrace.pipeline.tidying import TableFileCollector, TableFileLimits
 from headrace.settings import Settings
+from headrace.tables.port import TableNames
+from headrace.topics.configs import TopicDefaults
+from headrace.topics.directory import TopicDirectory
 
 OBJECTS_PER_TICK = 500
 WRITERS_PER_TICK = 1000
@@ -34,22 +40,40 @@ MAX_FAILED_PAGES = 10
 class Collectors:
     """All of them."""
 
+    pins: PinKeeper
     objects: Collector
     table_files: TableFileCollector
     sweeper: Sweeper
 
     @property
     def all(self) -> list[Collecting]:
-        return [self.objects, self.table_files, self.sweeper]
+        return [self.pins, self.objects, self.table_files, self.sweeper]
 
     def waiting(self) -> Waiting:
         """Return what nothing names and is still there, as the last whole rounds have found it."""
         return self.objects.waiting.and_(self.table_files.waiting)
 
 
-def make_collectors(settings: Settings, runtime: Runtime, storage: Storage, keys: DomainKeys) -> Collectors:
+def make_collectors(
+    settings: Settings,
+    runtime: Runtime,
+    storage: Storage,
+    keys: DomainKeys,
+    *,
+    pin_metrics: PinMetrics | None = None,
+) -> Collectors:
     """Make the collectors of one domain; nothing runs yet."""
     return Collectors(
+        pins=PinKeeper(
+            keys=keys,
+            metadata=storage.metadata,
+            objects=storage.objects,
+            clock=runtime.clock,
+            limits=PinKeeperLimits(
+                pins=PinLimits(max_age_ms=settings.retention.pins_max_age_ms, skew_ms=settings.retention.pins_skew_ms)
+            ),
+            metrics=pin_metrics,
+        ),
         objects=Collector(
             keys=keys,
             metadata=storage.metadata,
@@ -76,9 +100,43 @@ def make_collectors(settings: Settings, runtime: Runtime, storage: Storage, keys
             ),
         ),
         sweeper=Sweeper(
-            keys=keys, metadata=storage.metadata, objects=storage.objects, objects_per_tick=OBJECTS_PER_TICK
+            keys=keys,
+            metadata=storage.metadata,
+            objects=storage.objects,
+            clock=runtime.clock,
+            age_floor_ms=settings.retention.orphan_age_floor_ms,
+            objects_per_tick=OBJECTS_PER_TICK,
         ),
     )
+
+
+def make_orphan_sweeper(
+    settings: Settings,
+    runtime: Runtime,
+    storage: Storage,
+    keys: DomainKeys,
+    *,
+    names: TableNames,
+    topics: TopicDirectory,
+) -> TableOrphanSweeper:
+    """Make the one collector that needs the catalog, and so does not run in brokers."""
+    return TableOrphanSweeper(
+        keys=keys,
+        metadata=storage.metadata,
+        objects=storage.objects,
+        names=names,
+        topics=topics.known,
+        clock=runtime.clock,
+        limits=OrphanLimits(age_floor_ms=settings.pipeline.orphan_age_floor_ms),
+    )
+
+
+async def _orphan_sweeper(
+    settings: Settings, runtime: Runtime, storage: Storage, keys: DomainKeys, names: TableNames
+) -> TableOrphanSweeper:
+    topics = TopicDirectory(storage.metadata, defaults=TopicDefaults(), clock=runtime.clock)
+    await topics.refresh()
+    return make_orphan_sweeper(settings, runtime, storage, keys, names=names, topics=topics)
 
 
 async def collect_all(
@@ -89,8 +147,11 @@ async def collect_all(
     *,
     wait_s: float,
     told: Callable[[int], None],
+    names: TableNames | None = None,
 ) -> list[Removed]:
     """Delete all that may go now and return it; `told` hears how many there are so far.
+
+    With `names`, that includes files of tables that nothing names.
 
     Raises `Retryable` if another process collects for longer than `wait_s`. A page that fails holds up no other; the
     first failure is raised in the end.
@@ -98,8 +159,11 @@ async def collect_all(
     await require_identity(storage.metadata, storage.objects, rng=runtime.rng)
     removed: list[Removed] = []
     failures: list[HeadraceError] = []
+    collectors = make_collectors(settings, runtime, storage, keys).all
+    if names is not None:
+        collectors.append(await _orphan_sweeper(settings, runtime, storage, keys, names))
     async with _lease_held(settings, runtime, storage.metadata, wait_s):
-        for collector in make_collectors(settings, runtime, storage, keys).all:
+        for collector in collectors:
             found = True
             while found or not collector.is_round_over:
                 found = False
@@ -118,14 +182,30 @@ async def collect_all(
     return removed
 
 
-async def survey_all(settings: Settings, runtime: Runtime, storage: Storage, keys: DomainKeys) -> list[Removed]:
-    """Return all that would be deleted now, and touch nothing."""
+async def survey_all(
+    settings: Settings, runtime: Runtime, storage: Storage, keys: DomainKeys, *, names: TableNames | None = None
+) -> list[Removed]:
+    """Return all that would be deleted now, and touch nothing. A table that cannot be read is only logged."""
     await require_identity(storage.metadata, storage.objects, rng=runtime.rng)
     found: list[Removed] = []
     for collector in make_collectors(settings, runtime, storage, keys).all:
         found += await collector.survey()
         while not collector.is_round_over:
             found += await collector.survey()
+    if names is not None:
+        found += await _survey_tables(await _orphan_sweeper(settings, runtime, storage, keys, names), runtime)
+    return found
+
+
+async def _survey_tables(sweeper: TableOrphanSweeper, runtime: Runtime) -> list[Removed]:
+    found: list[Removed] = []
+    is_first = True
+    while is_first or not sweeper.is_round_over:
+        is_first = False
+        try:
+            found += await sweeper.survey()
+        except HeadraceError as error:
+            runtime.log.warning("a table cannot be read, so nothing of it would be deleted", error=error)
     return found
 
 

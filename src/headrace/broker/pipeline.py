@@ -12,22 +12,30 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from headrace.broker.assembly import DOMAIN, MAX_FOLDED_ENTRIES, topic_defaults
+from headrace.broker.collecting import make_orphan_sweeper
 from headrace.broker.spark import objects_address, spark_options
-from headrace.broker.storage import Runtime, Storage, opened_storage
+from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, Storage, opened_storage, topic_defaults
 from headrace.broker.tables import expiry_rule, open_table_catalog
 from headrace.cluster.identity import require_identity
+from headrace.errors import HeadraceError
 from headrace.gc.folding import Folder, FoldLimits
+from headrace.gc.leased import CollectorLease
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.metadata.sessions import SessionKeeper, SessionReaper
 from headrace.model.topics import TopicId
 from headrace.pipeline.bundling import BundlingWriter
+from headrace.pipeline.compaction_plan import CompactionLimits
+from headrace.pipeline.keeping import KeepLimits
+from headrace.pipeline.merging import MergeLimits
+from headrace.pipeline.named_files import IndexNames
+from headrace.pipeline.orphans import TableOrphanSweeper
 from headrace.pipeline.planner import PlanLimits
 from headrace.pipeline.ports import Progress, TableWriter
 from headrace.pipeline.runner import Pipeline, PipelineLimits, RunReport
 from headrace.pipeline.sagas import Sagas
+from headrace.pipeline.scans import ScanLimits
 from headrace.pipeline.spark.probe import probe_executors
 from headrace.pipeline.spark.session import SparkHandle, open_spark
 from headrace.pipeline.spark.writer import SparkWriter
@@ -37,7 +45,7 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.executor import ThreadExecutor
 from headrace.runtime.services import Follower, TickMetrics
 from headrace.settings import Settings
-from headrace.tables.port import TableCatalog
+from headrace.tables.port import TableCatalog, TableNames
 from headrace.topics.directory import TopicDirectory
 from headrace.topics.tables import table_rules_of
 
@@ -58,7 +66,14 @@ class PipelineHost:
     """Makes rounds in a session that lives."""
 
     def __init__(
-        self, settings: Settings, runtime: Runtime, storage: Storage, catalog: TableCatalog, progress: Progress
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        storage: Storage,
+        catalog: TableCatalog,
+        progress: Progress,
+        *,
+        names: TableNames | None = None,
     ) -> None:
         self._settings = settings
         self._runtime = runtime
@@ -71,6 +86,13 @@ class PipelineHost:
         self._sagas = Sagas(storage.metadata, self._keys)
         self._sessions = SessionHolder(storage.metadata, runtime.clock, timeout_ms=settings.broker.session_timeout_ms)
         self._pipeline: Pipeline | None = None
+        self._orphans: TableOrphanSweeper | None = None
+        if names is not None:
+            self._orphans = make_orphan_sweeper(
+                settings, runtime, storage, self._keys, names=names, topics=self._topics
+            )
+        self._lease = CollectorLease(storage.metadata, lambda: self._sessions.keeper.session)
+        self._next_sweep = runtime.clock.monotonic() + settings.pipeline.orphan_interval_ms / 1000
 
     async def begin(self, writer: TableWriter, *, parallel_files: int = 1) -> None:
         """Open a session; from now on rounds can be made, whose writer can write so many files at once."""
@@ -85,7 +107,25 @@ class PipelineHost:
         """Make one round, in a new session if the last one was lost."""
         assert self._pipeline is not None, "begin comes first"
         await self._sessions.renew()
-        return await self._pipeline.run_once(force=force)
+        report = await self._pipeline.run_once(force=force)
+        await self._sweep_orphans()
+        return report
+
+    async def _sweep_orphans(self) -> None:
+        """Once in a long while go through all tables, a page per round, while no other process collects."""
+        clock = self._runtime.clock
+        if self._orphans is None or clock.monotonic() < self._next_sweep or not await self._lease.take():
+            return
+        try:
+            removed = await self._orphans.tick()
+        except HeadraceError as error:
+            self._runtime.log.warning("files that nothing names were not looked for", error=error)
+            removed = []
+        if removed:
+            self._runtime.log.info("files that nothing named were deleted", count=len(removed))
+        if self._orphans.is_round_over:
+            self._next_sweep = clock.monotonic() + self._settings.pipeline.orphan_interval_ms / 1000
+            await self._lease.give_back()
 
     async def goal(self) -> Goal:
         """Return what is in the log now and belongs into tables."""
@@ -163,6 +203,7 @@ class PipelineHost:
                     row_group_bytes=settings.pipeline.row_group_bytes,
                     max_open_bytes=settings.topics.decompression_max_bytes,
                 ),
+                names=IndexNames(metadata, keys),
                 domain=DOMAIN,
             ),
             session=lambda: self._sessions.keeper.session,
@@ -211,6 +252,22 @@ def pipeline_limits(settings: Settings, parallel_files: int) -> PipelineLimits:
             run_max_entries=pipeline.run_max_entries,
             parallel_files=parallel_files,
         ),
+        keep=KeepLimits(
+            merge=MergeLimits(
+                file_target_bytes=pipeline.file_target_bytes,
+                min_files=pipeline.merge_min_files,
+                max_bytes=pipeline.merge_max_bytes,
+            ),
+            merge_enable=pipeline.merge_enable,
+            max_topics=pipeline.keeping_max_topics,
+            release_interval_ms=pipeline.release_interval_ms,
+            quiet_expiry_ms=pipeline.quiet_expiry_ms,
+        ),
+        compaction=CompactionLimits(
+            scan=ScanLimits(map_bytes=pipeline.compaction_keys_bytes),
+            max_bytes=pipeline.compaction_max_bytes,
+            look_interval_ms=pipeline.compaction_interval_ms,
+        ),
         topics_at_once=pipeline.topics_at_once,
         failure_backoff_max_ms=pipeline.failure_backoff_max_ms,
     )
@@ -256,7 +313,7 @@ async def running_pipeline(
         await probe_executors(spark, storage.objects, address, executor=threads, rng=runtime.rng)
         writer = BundlingWriter(SparkWriter(spark, objects=address, executor=threads, rng=runtime.rng))
         parts.push_async_callback(writer.close)
-        host = PipelineHost(settings, runtime, storage, catalog, progress)
+        host = PipelineHost(settings, runtime, storage, catalog, progress, names=catalog)
         parts.push_async_callback(host.end)
         await host.begin(writer, parallel_files=max(1, spark.context.defaultParallelism))
         yield RunningPipeline(host=host, spark=spark)

@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.broker.assembly import assemble, keepers, make_writer
+from headrace.broker.assembly import assemble, make_writer
+from headrace.broker.keepers import keepers
 from headrace.broker.pipeline_child import pipeline_services
 from headrace.broker.storage import Runtime, Storage, opened_storage
 from headrace.cluster.identity import require_identity

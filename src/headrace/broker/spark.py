@@ -1,12 +1,16 @@
-"""What the settings say of Spark, as the plain values that `pipeline/spark/` takes."""
+"""What the settings say of Spark, as plain values for `pipeline/spark/`, and what its options say to the settings."""
 
+import os
 from pathlib import Path
 from urllib.parse import unquote
 
+from headrace.errors import Invalid
+from headrace.metadata.open import sqlite_path
+from headrace.pipeline.scan.options import StorageOptions
 from headrace.pipeline.spark.executing import ObjectsAddress
 from headrace.pipeline.spark.session import LOCAL_MASTER, SparkOptions
 from headrace.pipeline.spark.sql import SQL_MASTER, CatalogAccess
-from headrace.settings import Settings
+from headrace.settings import Settings, load_settings
 
 LEAN_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Java only hands out tasks here, and is idle otherwise: it starts in half the time like this, and stays small."""
@@ -54,3 +58,29 @@ def anywhere(url: str) -> str:
     if not url.startswith("file:") or url.startswith("file://"):
         return url
     return Path(unquote(url.removeprefix("file:"))).absolute().as_uri()
+
+
+def settings_of(storage: StorageOptions) -> Settings:
+    """Return the settings that the options of a read or a write name. Raises `Invalid`, also where no data is."""
+    given = {"data.dir": storage.data_dir, "metadata.url": storage.metadata, "objects.url": storage.objects}
+    names = {"data.dir": "dataDir", "metadata.url": "metadata", "objects.url": "objects"}
+    if not any((*given.values(), storage.config, storage.settings)):
+        raise Invalid("say where the data is: dataDir, or metadata and objects, or config, as headrace serve is told")
+    settings = load_settings(
+        file=None if storage.config is None else Path(storage.config),
+        environment=os.environ,
+        pairs=[f"{key}={value}" for key, value in storage.settings],
+        options={key: (names[key], value) for key, value in given.items() if value is not None},
+    ).tree
+    _require_data(settings)
+    return settings
+
+
+def _require_data(settings: Settings) -> None:
+    """Refuse a metadata store on disk that is not there: opening it would make an empty one."""
+    url = settings.metadata.url
+    if not url.startswith("sqlite:"):
+        return
+    path = Path(sqlite_path(url))
+    if not path.exists():
+        raise Invalid(f"there is no data of Headrace at {path.absolute()}: correct dataDir or metadata")

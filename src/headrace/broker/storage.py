@@ -16,6 +16,7 @@ from headrace.metadata.format import require_format
 from headrace.metadata.metered import MeteredMetadata
 from headrace.metadata.open import open_metadata
 from headrace.metadata.port import MetadataStore
+from headrace.model.ids import DomainId
 from headrace.objects.metered import MeteredObjects
 from headrace.objects.open import open_objects
 from headrace.objects.port import ObjectStore
@@ -28,6 +29,13 @@ from headrace.runtime.logs import Log, LogHandler, open_log
 from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import Rng, system_rng
 from headrace.settings import Settings
+from headrace.topics.configs import TopicDefaults
+
+DOMAIN = DomainId(0)
+"""The one domain there is, until a decision page says how a transaction crosses two."""
+
+MAX_FOLDED_ENTRIES = 100_000
+"""How many folded index entries of all streams are remembered."""
 
 DISK_THREADS = 8
 """Threads for local files: several appends, zeros ahead of them, and readers, all at once."""
@@ -57,6 +65,15 @@ def assemble_runtime(settings: Settings, *, environment: Mapping[str, str], log_
     return Runtime(clock=clock, rng=system_rng(), crash_points=crash_points, metrics=Metrics(), log=log)
 
 
+def topic_defaults(settings: Settings) -> TopicDefaults:
+    """Return what a topic is unless its own configuration says otherwise."""
+    return TopicDefaults(
+        message_max_bytes=settings.topics.message_max_bytes,
+        retention_ms=settings.retention.default_ms,
+        retention_bytes=settings.retention.bytes,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     """The two places where truth lives: facts and bytes."""
@@ -73,14 +90,19 @@ class Storage:
 
 
 @asynccontextmanager
-async def opened_storage(settings: Settings, runtime: Runtime) -> AsyncIterator[Storage]:
+async def opened_storage(
+    settings: Settings, runtime: Runtime, *, makes_directory: bool = True
+) -> AsyncIterator[Storage]:
     """Open both stores and prove that the object store keeps its promises; close them in the end.
+
+    Whoever only reads what is there does not want a data directory made.
 
     Raises `Unsupported` for a store that does not, or data of a newer format, and `Unusable` for a directory that
     cannot be made.
     """
     async with AsyncExitStack() as open_parts:
-        _make_directory(settings.broker.data_dir)
+        if makes_directory:
+            _make_directory(settings.broker.data_dir)
         disk = ThreadExecutor("disk", threads=DISK_THREADS)
         open_parts.callback(disk.close)
         objects = open_objects(

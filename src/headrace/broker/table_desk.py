@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.broker.assembly import topic_defaults
-from headrace.broker.storage import Runtime, opened_storage
+from headrace.broker.storage import Runtime, opened_storage, topic_defaults
 from headrace.broker.tables import open_table_catalog
 from headrace.errors import HeadraceError, Missing
 from headrace.index.cache import IndexCache
@@ -31,7 +30,8 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.executor import Executor, ThreadExecutor
 from headrace.settings import Settings
 from headrace.tables.port import TopicTable
-from headrace.tables.scanning import MAIN_REF, TableDescription, TableLook, TableScanner
+from headrace.tables.scanning import MAIN_REF, DeadLetterScanner, TableDescription, TableLook, TableScanner
+from headrace.topics.compaction import compaction_rules_of
 from headrace.topics.directory import TopicDirectory
 from headrace.topics.tables import TableRules, table_rules_of
 
@@ -39,6 +39,7 @@ DOMAIN = DomainId(0)
 LOOKS_AT_ONCE = 4
 MAX_FOLDED_ENTRIES = 10_000
 CONDEMNED_PER_READ = 500
+NOT_COMPACTED = "a topic without a table is not compacted by key: its log is kept in full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class TableDesk:
         metadata: MetadataStore,
         objects: ObjectStore,
         scanner: TableScanner,
+        letters: DeadLetterScanner,
         topics: TopicDirectory,
         clock: Clock,
         executor: Executor,
@@ -93,6 +95,7 @@ class TableDesk:
         self._metadata = metadata
         self._objects = objects
         self._scanner = scanner
+        self._letters = letters
         self._topics = topics
         self._clock = clock
         self._executor = executor
@@ -137,6 +140,18 @@ class TableDesk:
             raise Missing(f"topic {name} has no table yet: run the pipeline, or wait for it")
         return await look.newest(ref, count=count)
 
+    async def dead_letters(
+        self, name: str, *, limit: int, partition: int | None = None
+    ) -> Sequence[Mapping[str, object]]:
+        """Return the values that did not fit the topic's schema, newest first, at most `limit`. Raises `Missing`."""
+        topic = await self._topic(name)
+        look = await self._letters.look_at_dead_letters(_table_of(topic))
+        if look is None:
+            if table_rules_of(topic.overrides).schema is None:
+                raise Missing(f"topic {name} has no dead letters: it has no schema; set headrace.table.schema")
+            return ()
+        return await look.newest(MAIN_REF, count=limit, partition=partition)
+
     async def verify(self, name: str, *, progress: Progress) -> VerifyReport:
         """Prove a topic's table (`pipeline/verify.py`). Raises `Missing`."""
         topic = await self._topic(name)
@@ -162,11 +177,14 @@ class TableDesk:
         state = await self._sagas.state(topic.id)
         lag = await measure_lag(self._index, topic, state, now_ms=self._clock.now_ms())
         look, problem = await self._looked_at(topic)
+        rules = table_rules_of(topic.overrides)
+        if compaction_rules_of(topic.overrides).enable and not rules.enable:
+            problem = problem or NOT_COMPACTED
         head = None if look is None else look.head
         ends = {} if state is None else state.ends
         return TopicTableView(
             topic=topic,
-            rules=table_rules_of(topic.overrides),
+            rules=rules,
             state=state,
             saga=await self._sagas.load(topic.id),
             lag=lag,
@@ -194,6 +212,7 @@ async def opened_table_desk(settings: Settings, runtime: Runtime) -> AsyncIterat
                 metadata=storage.metadata,
                 objects=storage.objects,
                 scanner=catalog,
+                letters=catalog,
                 topics=TopicDirectory(storage.metadata, defaults=topic_defaults(settings), clock=runtime.clock),
                 clock=runtime.clock,
                 executor=executor,

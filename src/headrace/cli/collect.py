@@ -53,15 +53,15 @@ def collect(
 
 async def _collect(configuration: HeadraceConfiguration, *, is_dry_run: bool, wait_s: float) -> "list[Removed]":
     # Imported late, so that the other commands start without loading what opens storage.
-    from headrace.broker.assembly import DOMAIN
     from headrace.broker.collecting import collect_all, survey_all
-    from headrace.broker.storage import assemble_runtime, opened_storage
+    from headrace.broker.storage import DOMAIN, assemble_runtime, opened_storage
+    from headrace.broker.tables import open_table_catalog
     from headrace.metadata.keys import DomainKeys
 
     settings, keys = configuration.tree, DomainKeys(DOMAIN)
     runtime = assemble_runtime(settings, environment=os.environ, log_to=sys.stderr)
-    async with opened_storage(settings, runtime) as storage:
+    async with opened_storage(settings, runtime) as storage, open_table_catalog(settings, runtime) as catalog:
         if is_dry_run:
-            return await survey_all(settings, runtime, storage, keys)
+            return await survey_all(settings, runtime, storage, keys, names=catalog)
         with progress("objects deleted", wanted=True) as told:
-            return await collect_all(settings, runtime, storage, keys, wait_s=wait_s, told=told)
+            return await collect_all(settings, runtime, storage, keys, wait_s=wait_s, told=told, names=catalog)

@@ -56,6 +56,9 @@ Set: TypeAlias = Annotated[
 ]
 OutputAs: TypeAlias = Annotated[Output, typer.Option("--output", help="How to print: for people or for programs.")]
 
+MAX_CONFIG_FILE_BYTES = 1 << 20
+"""The largest file that is read as a topic config's value. A broker takes fewer characters, and says how many."""
+
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_SECONDS = 10.0
 
@@ -108,6 +111,23 @@ def pairs_of(given: list[str] | None, option: str) -> dict[str, str]:
             raise Invalid(f"{option} gives {name} twice")
         pairs[name] = value
     return pairs
+
+
+def topic_configs_of(given: list[str] | None, option: str) -> dict[str, str]:
+    """Split what an option that takes NAME=VALUE or NAME=@FILE was given; a file's text is the value."""
+    return {name: _text_of(name, value, option) for name, value in pairs_of(given, option).items()}
+
+
+def _text_of(name: str, value: str, option: str) -> str:
+    if not value.startswith("@"):
+        return value
+    path = Path(value[1:])
+    try:
+        if path.stat().st_size > MAX_CONFIG_FILE_BYTES:
+            raise Invalid(f"{path} is larger than the {MAX_CONFIG_FILE_BYTES} bytes that {name} can take")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{option} {name}={value}: {path} cannot be read: {error}") from error
 
 
 def configure_storage(

@@ -26,7 +26,9 @@ T = TypeVar("T")
 MAX_SAMPLE_ROWS = 10_000
 
 table_app = typer.Typer(
-    name="table", help="List, show, sample and verify the tables of topics.", rich_markup_mode=None
+    name="table",
+    help="List, show, sample and verify the tables of topics, and list their dead letters.",
+    rich_markup_mode=None,
 )
 
 TopicName: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC")]
@@ -98,6 +100,31 @@ def sample(
         print_json([plain(row) for row in rows])
     else:
         print_rows(rows)
+
+
+@table_app.command("dead-letters")
+def dead_letters(
+    topic: TopicName,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", metavar="N", min=1, max=MAX_SAMPLE_ROWS, help="How many of them.")
+    ] = 20,
+    partition: Annotated[int | None, typer.Option(metavar="P", min=0, help="Only those of one partition.")] = None,
+    data_dir: DataDir = None,
+    metadata: Metadata = None,
+    objects: Objects = None,
+    config: Config = None,
+    set_: Set = None,
+    output: OutputAs = Output.TEXT,
+) -> None:
+    """List the values that did not fit their topic's schema, newest first, and why."""
+    from headrace.cli.table_views import print_letters
+
+    configuration = configure_storage(data_dir, metadata, objects, config, set_)
+    letters = _at_desk(configuration, lambda desk: desk.dead_letters(topic, limit=limit, partition=partition))
+    if output is Output.JSON:
+        print_json([plain(letter) for letter in letters])
+    else:
+        print_letters(letters)
 
 
 @table_app.command()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_CHARS = 120
 """How much of a key or a value a sample shows; `--output json` shows all of it."""
 ROW_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+LETTER_COLUMNS = ("partition", "offset", "append_time", "reason", "key", "value")
 NONE = "-"
 
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -69,6 +70,7 @@ def print_list(views: Sequence["TopicTableView"]) -> None:
 def details_as_data(view: "TopicTableView", condemned: "Condemned") -> dict[str, object]:
     """Return everything that is known of one table as JSON can hold it."""
     described, state, saga = view.description, view.state, view.saga
+    schema = view.rules.schema
     return {
         **summary_as_data(view),
         "topic_id": view.topic.id.hex(),
@@ -76,6 +78,7 @@ def details_as_data(view: "TopicTableView", condemned: "Condemned") -> dict[str,
         "uuid": None if described is None else described.uuid,
         "metadata": None if described is None else described.metadata_location,
         "partition_by": [] if described is None else list(described.partition_spec),
+        "schema": None if schema is None else {"type": str(schema.type), "version": schema.version},
         "columns": [] if described is None else [dataclasses.asdict(column) for column in described.columns],
         "refs": [] if described is None else [_ref_as_data(ref) for ref in described.refs],
         "vector": {str(partition): end for partition, end in sorted(view.vector.items())},
@@ -108,7 +111,7 @@ def _ref_as_data(ref: object) -> dict[str, object]:
 def print_details(details: Mapping[str, object]) -> None:
     """Print what `details_as_data` returns."""
     plain_names = (
-        *("topic", "topic_id", "table", "status", "problem", "location", "metadata", "partition_by"),
+        *("topic", "topic_id", "table", "status", "problem", "location", "metadata", "partition_by", "schema"),
         *("lag_records", "lag_seconds", "waiting_bytes", "rows", "files", "snapshots", "committed_at"),
         *("vector", "held_back_batches", "dead_letters", "runs", "failures", "condemned", "under_way"),
     )
@@ -133,6 +136,14 @@ def print_rows(rows: Sequence[Mapping[str, object]]) -> None:
         print("the table has no rows")
         return
     print_table(ROW_COLUMNS, [[_short(cell(row.get(name))) for name in ROW_COLUMNS] for row in rows])
+
+
+def print_letters(letters: Sequence[Mapping[str, object]]) -> None:
+    """Print dead letters, keys and values cut to what a screen takes."""
+    if not letters:
+        print("there are no dead letters")
+        return
+    print_table(LETTER_COLUMNS, [[_short(cell(letter.get(name))) for name in LETTER_COLUMNS] for letter in letters])
 
 
 def report_as_data(report: "VerifyReport") -> dict[str, object]:

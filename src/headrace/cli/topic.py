@@ -22,7 +22,7 @@ from headrace.cli.options import (
     Properties,
     Timeout,
     connection,
-    pairs_of,
+    topic_configs_of,
 )
 from headrace.cli.printing import print_json, print_table
 from headrace.errors import Exists, HeadraceError, Invalid, Missing
@@ -46,7 +46,10 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     partitions: Partitions = None,
     config: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a config of the topic; may be given often.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Set a config of the topic, to a file's text with =@FILE; may be given often."
+        ),
     ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Be content if it is there already.")
@@ -60,7 +63,7 @@ def create(
     output: OutputAs = Output.TEXT,
 ) -> None:
     """Create a topic. What is not given is left to the cluster."""
-    configs = pairs_of(config, "--config")
+    configs = topic_configs_of(config, "--config")
     admin = _admin(connection(bootstrap, timeout, properties))
     outcome = "valid" if validate_only else "created"
     try:
@@ -123,7 +126,12 @@ def alter(
     name: Name,
     partitions: Partitions = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a config; may be given often.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set a config, to a file's text with =@FILE; may be given often.",
+        ),
     ] = None,
     unset: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Return a config to its default; may be given often.")
@@ -134,7 +142,7 @@ def alter(
     output: OutputAs = Output.TEXT,
 ) -> None:
     """Add partitions to a topic, or change its configs."""
-    put, drop = pairs_of(set_, "--set"), unset or []
+    put, drop = topic_configs_of(set_, "--set"), unset or []
     if partitions is None and not put and not drop:
         raise Invalid("nothing to alter: give --partitions, --set or --unset")
     if both := sorted(set(put) & set(drop)):

@@ -140,6 +140,11 @@ class CatchUp:
             return None
         return self._serve(cursor, max_bytes, whole_first=whole_first, is_reading_on=is_reading_on)
 
+    def drop(self, stream: StreamId) -> None:
+        """Forget what is held for the readers of a stream: its log has other bytes for these offsets now."""
+        for cursor in [one for one in self._cursors.values() if one.stream == stream]:
+            self._drop(cursor)
+
     def close(self) -> None:
         """Forget all cursors and end what is being read ahead."""
         for cursor in list(self._cursors.values()):

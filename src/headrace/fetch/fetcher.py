@@ -14,7 +14,7 @@ Must stay true:
 
 import asyncio
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,6 +27,7 @@ from headrace.fetch.waiting import Waiter
 from headrace.index.cache import IndexCache
 from headrace.index.values import StreamHead
 from headrace.model.ids import StreamId
+from headrace.model.topics import TopicRules
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 
@@ -35,6 +36,9 @@ MAX_WAIT_MS = 300_000
 
 MAX_ANSWER_BYTES = 55 * 1024 * 1024
 """The most one answer holds, whatever is asked for (but for a first batch that is larger): Kafka's default."""
+
+MAX_EPOCHS = 100_000
+"""Of how many streams it is remembered which state of their index memory was looked after for."""
 
 MAX_READ_BYTES = 4 * 1024 * 1024
 """What one answer reads of one partition that memory does not hold, so that its neighbours are read with it."""
@@ -117,8 +121,20 @@ class _Round:
 class Fetcher:
     """Answers fetches of one broker."""
 
-    def __init__(self, *, index: IndexCache, tail: TailCache, catch_up: CatchUp, clock: Clock, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        index: IndexCache,
+        tail: TailCache,
+        catch_up: CatchUp,
+        clock: Clock,
+        log: Log,
+        rules_of: Callable[[StreamId], TopicRules | None] | None = None,
+    ) -> None:
+        """`rules_of` says what the configuration of a stream's topic demands, as far as it is known here."""
         self._index = index
+        self._rules_of = rules_of or (lambda _: None)
+        self._epochs: dict[StreamId, int] = {}
         self._tail = tail
         self._catch_up = catch_up
         self._clock = clock
@@ -204,6 +220,8 @@ class Fetcher:
                 if offset == head.high_watermark or (limit <= 0 and not whole_first):
                     found.fetched.append(_answer(head, None))
                     continue
+                if head.index_epoch and self._epochs.get(stream) != head.index_epoch:
+                    self._look_after_memory(stream, head.index_epoch)
                 cut = self._recall(stream, offset, limit, whole_first=whole_first)
                 found.fetched.append(_answer(head, cut))
                 if cut is None and len(found.misses) < MAX_READS:
@@ -216,6 +234,21 @@ class Fetcher:
                     left -= cut.size_bytes
                     whole_first = False
         return found
+
+    def _look_after_memory(self, stream: StreamId, index_epoch: int) -> None:
+        """Forget what memory holds of a compacted stream whose index has changed: some may be gone from the log.
+
+        Otherwise a broker would go on telling of deleted keys for as long as nothing pushes them out.
+        """
+        rules = self._rules_of(stream)
+        if rules is None:
+            return  # its topic is not known here yet
+        if len(self._epochs) >= MAX_EPOCHS:
+            self._epochs.clear()
+        self._epochs[stream] = index_epoch
+        if rules.is_compacted:
+            self._tail.drop(stream)
+            self._catch_up.drop(stream)
 
     def _recall(self, stream: StreamId, offset: int, max_bytes: int, *, whole_first: bool) -> Cut | None:
         """Return what memory holds from an offset on."""

@@ -9,7 +9,8 @@ Must stay true:
 - The budget holds across all streams, and the oldest run goes first: the streams of one flush share buffers, so these
   die together.
 - Gaps are normal: other brokers append too. A run is followed by another only where the offsets touch.
-- The cache knows nothing of trimming or deletion: whoever asks looks at the stream's head first.
+- The cache knows nothing of trimming or deletion: whoever asks looks at the stream's head first. Of a compacted topic
+  it also holds what compaction has taken away since, until whoever asks drops it.
 """
 
 from bisect import bisect_right
@@ -114,6 +115,14 @@ class TailCache:
         """Tell whether `find` would find something, without counting it as asked for."""
         known = self._streams.get(stream)
         return known is not None and known.position_of(offset) is not None
+
+    def drop(self, stream: StreamId) -> None:
+        """Let go of all that is held of a stream: its log has other bytes for these offsets now."""
+        known = self._streams.pop(stream, None)
+        if known is None:
+            return
+        self._oldest = deque(one for one in self._oldest if one != stream)
+        self.held_bytes -= sum(len(run.data) + RUN_OVERHEAD_BYTES for run in known.runs if run is not None)
 
     def evict(self, size_bytes: int) -> int:
         """Let go of the oldest runs until that many bytes are freed, or nothing is left; return how many were."""

@@ -7,6 +7,9 @@ Each tick goes through the object records, a bounded page at a time:
     empty past its grace                  → condemned, in a transaction that checks it again
     condemned                             → bytes deleted, all of a page together, then the records
 
+An object whose last entry went while a read was pinned waits for the end of that pin (`index/pins.py`). What is
+condemned was held by no pin, and whoever puts one later cannot find it: so pins are asked before, not after that.
+
 Must stay true: bytes are deleted only after a committed transaction condemned them, and a condemned object never
 takes an entry again (I8). Every step can be repeated, by any process, after any crash. So the lease under which
 brokers collect (`leased.py`) saves work and is not what makes it safe.
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from headrace.errors import HeadraceError, Missing
 from headrace.gc.removed import Removed, Waiting, Why
 from headrace.index.objects import CollectingAges, condemn_object, forget_object, is_due, seal_object
+from headrace.index.pins import read_pin_floor
 from headrace.index.values import OBJECT_RECORD, WRITER_STATE, ObjectRecord, ObjectState
 from headrace.index.writers import retire_writer
 from headrace.metadata.keys import DomainKeys, prefix_range
@@ -74,12 +78,12 @@ class Collector:
         An object that fails now holds up no other; the first failure is raised in the end.
         """
         is_alive = await self._writers()
-        page = await self._next_page()
+        page, pinned = await self._next_page()
         condemned: dict[ObjectId, ObjectRecord] = {}
         failures: list[HeadraceError] = []
         for object_id, record in page.items():
             try:
-                if await self._is_condemned(object_id, record, is_alive):
+                if object_id not in pinned and await self._is_condemned(object_id, record, is_alive):
                     condemned[object_id] = record
             except HeadraceError as error:
                 failures.append(error)
@@ -95,17 +99,33 @@ class Collector:
     async def survey(self) -> list[Removed]:
         """Return what of the next page would be deleted now, and touch nothing."""
         now_ms, ages = self._clock.now_ms(), self._limits.ages
+        page, pinned = await self._next_page()
         return [
             _removed(record)
-            for record in (await self._next_page()).values()
-            if record.state is ObjectState.CONDEMNED or is_due(record, now_ms=now_ms, ages=ages)
+            for object_id, record in page.items()
+            if object_id not in pinned
+            and (record.state is ObjectState.CONDEMNED or is_due(record, now_ms=now_ms, ages=ages))
         ]
 
-    async def _next_page(self) -> dict[ObjectId, ObjectRecord]:
+    async def _next_page(self) -> tuple[dict[ObjectId, ObjectRecord], frozenset[ObjectId]]:
+        """Return the next records, and which of them lost their last name while a read was pinned that still is.
+
+        Pins are read after the records: one that is put in between comes too late to find what is unnamed here.
+        """
         prefix, limit = self._keys.objects_prefix, self._limits.records_per_tick
         found = await self._metadata.range(prefix_range(prefix, limit=limit, after=self._after))
         self._after = found[-1].key if len(found) == limit else None
-        return {ObjectId(item.key.removeprefix(prefix)): OBJECT_RECORD.decode(item.value, item.key) for item in found}
+        page: dict[ObjectId, ObjectRecord] = {}
+        unnamed: dict[ObjectId, int] = {}
+        for item in found:
+            object_id, record = ObjectId(item.key.removeprefix(prefix)), OBJECT_RECORD.decode(item.value, item.key)
+            page[object_id] = record
+            if record.state is ObjectState.SEALED and record.entry_count == 0:
+                unnamed[object_id] = item.version
+        if not unnamed:
+            return page, frozenset()
+        floor = await read_pin_floor(self._metadata, self._keys)
+        return page, frozenset(object_id for object_id, version in unnamed.items() if floor.holds(version))
 
     async def _is_condemned(
         self, object_id: ObjectId, record: ObjectRecord, is_alive: Mapping[WriterId, bool]

@@ -11,7 +11,7 @@ from headrace.errors import Fenced, HeadraceError
 from headrace.gc.removed import Removed, Waiting, Why
 from headrace.metadata import keys
 from headrace.metadata.leases import Lease, LeaseHeld, release, take
-from headrace.metadata.port import MetadataStore
+from headrace.metadata.port import Key, MetadataStore
 from headrace.model.ids import SessionId
 from headrace.runtime.metrics import Metrics, one_of
 
@@ -63,9 +63,12 @@ class CollectorMetrics:
 class CollectorLease:
     """The lease as one process sees it, through all its sessions."""
 
-    def __init__(self, metadata: MetadataStore, session: Callable[[], SessionId | None]) -> None:
+    def __init__(
+        self, metadata: MetadataStore, session: Callable[[], SessionId | None], *, key: Key = COLLECTOR_LEASE
+    ) -> None:
         self._metadata = metadata
         self._session = session
+        self._key = key
         self._lease: Lease | None = None
 
     async def take(self) -> bool:
@@ -75,7 +78,7 @@ class CollectorLease:
         if session is None:
             return False
         try:
-            self._lease = await take(self._metadata, COLLECTOR_LEASE, session)
+            self._lease = await take(self._metadata, self._key, session)
         except (LeaseHeld, Fenced):
             return False
         return True

@@ -17,6 +17,10 @@ class Why(enum.StrEnum):
     """A table file that a task wrote and no run took."""
     TABLE_FILE = "table-file"
     """A file of a table that neither the index nor any snapshot names."""
+    TABLE_ORPHAN = "table-orphan"
+    """A file below a table that neither its snapshots nor the index nor a run under way names."""
+    PIN = "pin"
+    """What a task of a read left, whose pin has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ REQUEST_TIMED_OUT: it may or may not be in the log. Transactional batches are re
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from headrace.errors import HeadraceError
@@ -68,11 +69,12 @@ _CODE_OF_STATUS = {
 class _Slot:
     """One partition of the request: refused, or a part of what was offered to the log."""
 
-    __slots__ = ("append_time_ms", "index", "part", "refusal")
+    __slots__ = ("append_time_ms", "index", "part", "records", "refusal")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.refusal: Refusal | None = None
+        self.records: Sequence[int] = ()
         self.part: NewPart | None = None
         self.append_time_ms = -1
 
@@ -130,6 +132,7 @@ async def _take_in(node: Node, call: Call, topic: Topic | None, data: ProduceReq
         accepted = await _accepted(node, call, topic, data)
     except InvalidBatch as error:
         slot.refusal = Refusal(_CODE_OF_PROBLEM.get(error.problem, ErrorCode.INVALID_RECORD), str(error))
+        slot.records = error.records
         return slot
     if accepted.summary.is_transactional:
         slot.refusal = Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
@@ -211,7 +214,7 @@ def _shape(
         for slot in group:
             result = None if slot.part is None or results is None else next(results)
             if slot.refusal is not None:
-                answers.append(_refused_partition(call, slot.index, slot.refusal))
+                answers.append(_refused_partition(call, slot.index, slot.refusal, slot.records))
             elif isinstance(outcome, Refusal):
                 answers.append(_refused_partition(call, slot.index, outcome))
             else:
@@ -242,13 +245,23 @@ def _answered_partition(
     )
 
 
-def _refused_partition(call: Call, index: int, refusal: Refusal) -> ProduceResponse.PartitionProduceResponse:
+def _refused_partition(
+    call: Call, index: int, refusal: Refusal, records: Sequence[int] = ()
+) -> ProduceResponse.PartitionProduceResponse:
     code = refusal.code
     if code is ErrorCode.KAFKA_STORAGE_ERROR and call.version < FIRST_WITH_STORAGE_ERROR:
         # Clients of that time take a code they do not know for the end, and this one for "ask again where to send".
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ProduceResponse.PartitionProduceResponse(
-        index=index, error_code=code, base_offset=-1, error_message=refusal.message
+        index=index,
+        error_code=code,
+        base_offset=-1,
+        record_errors=[
+            # The client tells whoever sent one of these what was wrong, and all others that they may try again.
+            ProduceResponse.BatchIndexAndErrorMessage(batch_index=record, batch_index_error_message=refusal.message)
+            for record in records
+        ],
+        error_message=refusal.message,
     )
 
 

@@ -180,6 +180,11 @@ class IndexView:
             found += _run_from(tail.entries, offset, limit - len(found))
         return found
 
+    def has_tail_below(self, stream: StreamId, offset: int) -> bool:
+        """Say whether entries that end at or below an offset are not known to be folded."""
+        tail = self._tails.get(stream)
+        return tail is not None and tail.entries[0].end_offset <= offset
+
     def note_folded(self, stream: StreamId, entries: Sequence[IndexEntry]) -> None:
         """Keep folded entries that were read from the store; the streams used least recently make room."""
         kept = self._folded.pop(stream, [])

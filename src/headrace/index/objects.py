@@ -1,6 +1,9 @@
 """Object records: what a WAL object is allowed to be, from before its first byte until after its last.
 
-    staged → open (segments) → sealed → condemned → forgotten
+    staged → open (segments, packed objects) → sealed → condemned → forgotten
+
+A *packed* object holds entries of one stream, which a repack has copied there; its id says so, so that whoever reads
+an index entry knows without asking whether its bytes share an object with other streams.
 
 Must stay true: an object exists in the store only while it has a record, so no crash can leak one; only a
 condemned object is deleted; a condemned object has no entries and never gets one again (I8).
@@ -20,12 +23,25 @@ from headrace.metadata.port import Decision, Key, Reads, Seen
 from headrace.model.extents import Extent, WalExtent
 from headrace.model.ids import DomainId, ObjectId, ObjectKey, WriterId
 
-_OBJECT_ID = re.compile(r"[0-9a-f]{32}-[0-9]{8,}")
+PACKED = "p"
+"""What the id of a packed object ends with; those of all others end with a digit."""
+
+_OBJECT_ID = re.compile(rf"[0-9a-f]{{32}}-[0-9]{{8,}}{PACKED}?")
 
 
 def wal_object_id(writer: WriterId, number: int) -> ObjectId:
     """Return the id of a writer's n-th object."""
     return ObjectId(f"{writer}-{number:08d}")
+
+
+def packed_object_id(writer: WriterId, number: int) -> ObjectId:
+    """Return the id of a repacker's n-th object."""
+    return ObjectId(f"{wal_object_id(writer, number)}{PACKED}")
+
+
+def is_packed(object_id: ObjectId) -> bool:
+    """Say whether an object holds entries of one stream only, because a repack wrote it."""
+    return object_id.endswith(PACKED)
 
 
 def wal_object_key(domain: DomainId, object_id: ObjectId) -> ObjectKey:
@@ -66,7 +82,7 @@ def stage_objects(
 
 
 def seal_object(keys: DomainKeys, object_id: ObjectId, *, now_ms: int) -> Rule[ObjectRecord | None]:
-    """Return the rule that closes an open segment to commits; its result is the record as it then is.
+    """Return the rule that closes an open object to entries; its result is the record as it then is.
 
     A staged object stays staged: it holds nothing, and its age condemns it.
     """

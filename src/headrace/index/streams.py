@@ -90,6 +90,31 @@ def advance_log_start(keys: DomainKeys, stream: StreamId, offset: int, *, now_ms
     return Rule(keys.unit, Reads(keys=[keys.state, head_key]), decide)
 
 
+def advance_log_starts(
+    keys: DomainKeys, offsets: Mapping[StreamId, int], *, now_ms: int
+) -> Rule[dict[StreamId, StreamHead]]:
+    """Return the rule that moves many log starts forward in one commit record; its result are the heads that moved.
+
+    A stream that is gone meanwhile, or whose log start is there already, is passed over: others must not wait for it.
+    """
+
+    def decide(seen: Seen) -> Decision[dict[StreamId, StreamHead]]:
+        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+        moved: dict[StreamId, StreamHead] = {}
+        for stream, offset in offsets.items():
+            head = STREAM_HEAD.seen(seen, keys.head(stream))
+            if head is None or head.is_deleted or offset <= head.log_start:
+                continue
+            assert offset <= head.high_watermark, f"log start {offset} of stream {stream} lies beyond {head}"
+            moved[stream] = msgspec.structs.replace(
+                head, log_start=offset, index_epoch=head.index_epoch + 1, seq=domain.next_seq
+            )
+        puts = changed_heads(keys, domain, moved, now_ms=now_ms) if moved else {}
+        return Decision(result=moved, puts=puts)
+
+    return Rule(keys.unit, Reads(keys=[keys.state, *map(keys.head, offsets)]), decide)
+
+
 def delete_stream(keys: DomainKeys, stream: StreamId, *, now_ms: int) -> Rule[None]:
     """Return the rule that ends a stream: no append is accepted any more; what it held is removed in steps."""
 

@@ -10,7 +10,7 @@ bytes and the running maximum of the last one replaced, so that size retention a
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -114,7 +114,7 @@ def swap_entries(keys: DomainKeys, swap: Swap, *, now_ms: int) -> Rule[None]:
         moved = msgspec.structs.replace(head, index_epoch=head.index_epoch + 1)
         puts = changed_heads(keys, domain, {swap.stream: moved}, now_ms=now_ms)
         puts.update(counted_down(keys, seen, removed, now_ms=now_ms))
-        puts.update(_counted_up(keys, seen, added, now_ms=now_ms))
+        puts.update(_counted_up(keys, seen, added, puts, now_ms=now_ms))
         puts.update(
             (keys.entry(swap.stream, entry.end_offset), INDEX_ENTRY.encode(entry)) for entry in swap.replacements
         )
@@ -135,12 +135,19 @@ def _lies_in(extent: WalExtent, planned: Sequence[IndexEntry]) -> bool:
     )
 
 
-def _counted_up(keys: DomainKeys, seen: Seen, added: Sequence[WalExtent], *, now_ms: int) -> dict[Key, bytes]:
-    """Return the puts that add entries to their packed objects; a packed object takes entries while it is open."""
+def _counted_up(
+    keys: DomainKeys, seen: Seen, added: Sequence[WalExtent], counted: Mapping[Key, bytes], *, now_ms: int
+) -> dict[Key, bytes]:
+    """Return the puts that add entries to their packed objects; a packed object takes entries while it is open.
+
+    `counted` has the objects that lose entries in the same step: one that grows leaves its object and comes back.
+    """
     records: dict[Key, ObjectRecord] = {}
     for extent in added:
         key = keys.object(extent.object_id)
         record = records.get(key) or open_object(OBJECT_RECORD.seen(seen, key), extent.object_id)
+        if key not in records and key in counted:
+            record = OBJECT_RECORD.decode(counted[key], key)
         records[key] = msgspec.structs.replace(
             record,
             state=ObjectState.OPEN,

@@ -30,7 +30,7 @@ class EntryFlags(enum.IntFlag):
 
 
 class ObjectState(enum.IntEnum):
-    """staged → open (segments only) → sealed → condemned; never back."""
+    """staged → open (segments and packed objects) → sealed → condemned; never back."""
 
     STAGED = 0
     OPEN = 1
@@ -204,6 +204,49 @@ class ProducerState(msgspec.Struct, frozen=True, array_like=True):
     transaction_start_offset: int | None = None
 
 
+class SinkWrite(msgspec.Struct, frozen=True, array_like=True):
+    """A write of a sink that is under way: objects that bear its name may lie in the store without a record."""
+
+    started_at_ms: int
+    expires_at_ms: int
+
+
+class SinkRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The offsets that a batch was given in one stream: one run, because a batch is one commit."""
+
+    stream: StreamId
+    start_offset: int
+    end_offset: int
+
+
+class SinkState(msgspec.Struct, frozen=True, array_like=True):
+    """The last batch that a sink has committed and where it lies; `query` is the query that it came from, if any."""
+
+    sink_id: str
+    batch_id: int
+    query: str
+    committed_at_ms: int
+    ranges: tuple[SinkRange, ...]
+
+
+class PinRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A read under way: what the index names after this was put stays until the pin ends. Written once.
+
+    `task_count` is how many tasks will say that they are done, 0 where that is not known; `owner` is for people.
+    """
+
+    created_at_ms: int
+    expires_at_ms: int
+    task_count: int
+    owner: str
+
+
+class ClockStamp(msgspec.Struct, frozen=True, array_like=True):
+    """What a broker's wall clock said when it last looked; its key holds the node and vanishes with its session."""
+
+    wall_ms: int
+
+
 DOMAIN_STATE = ValueCodec(DomainState)
 STREAM_INFO = ValueCodec(StreamInfo)
 STREAM_HEAD = ValueCodec(StreamHead)
@@ -212,3 +255,7 @@ LOG_RECORD = ValueCodec(LogRecord)
 OBJECT_RECORD = ValueCodec(ObjectRecord)
 WRITER_STATE = ValueCodec(WriterState)
 PRODUCER_STATE = ValueCodec(ProducerState)
+SINK_WRITE = ValueCodec(SinkWrite)
+SINK_STATE = ValueCodec(SinkState)
+PIN_RECORD = ValueCodec(PinRecord)
+CLOCK_STAMP = ValueCodec(ClockStamp)

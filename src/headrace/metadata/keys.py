@@ -3,8 +3,10 @@
     /headrace/v1/format                                                  the data format of this cluster
     /headrace/v1/cluster                                                 the id of this cluster
     /headrace/v1/brokers/00000000000000000003                            broker 3, for as long as it lives
+    /headrace/v1/clocks/00000000000000000003                             broker 3's wall clock, when it last looked
     /headrace/v1/sessions/4f1c…                                          a living session (engines keep it)
     /headrace/v1/leases/collector                                        who may act: session and epoch
+    /headrace/v1/leases/=table%2F4f1c…                                   who may swap entries of a topic, by its id
     /headrace/v1/producer-ids                                            the next producer id that is free
     /headrace/v1/topics/=orders.eu                                       the topic `orders.eu`
     /headrace/v1/topic-names/=orders_eu                                  who holds that name and all like it
@@ -26,8 +28,12 @@
     /headrace/v1/d/0000/groups/=orders/offsets/4f1c…/00000000000000000003   its offset in a topic's partition 3
     /headrace/v1/d/0000/tables/4f1c…                                     how it stands with a topic's table, by its id
     /headrace/v1/d/0000/sagas/4f1c…                                      the run of that topic that is under way
+    /headrace/v1/d/0000/compaction/4f1c…                                 how far that topic is compacted by key
     /headrace/v1/d/0000/tidy/<saga>                                      a run that is over, whose losers are to go
     /headrace/v1/d/0000/condemned/<saga>                                 table files that nothing names any more
+    /headrace/v1/d/0000/sinks/=orders-copy                               the last batch of the sink `orders-copy`
+    /headrace/v1/d/0000/sink-writes/<writer>                             a write of a sink that is under way
+    /headrace/v1/d/0000/pins/<pin>                                       a read under way, whose bytes must stay
 
 Numbers are zero-padded to 20 digits, so that they sort. Strings from clients are percent-escaped, and beyond
 512 bytes hashed, with the full string in the value. No key is longer than 1,024 bytes.
@@ -42,13 +48,14 @@ from urllib.parse import quote
 
 from headrace.errors import Invalid
 from headrace.metadata.port import MAX_KEY_BYTES, Key, Range, Unit
-from headrace.model.ids import DomainId, ObjectId, ProducerId, SessionId, StreamId, WriterId
+from headrace.model.ids import DomainId, ObjectId, PinId, ProducerId, SessionId, StreamId, WriterId
 from headrace.model.topics import TopicId
 
 ROOT = "/headrace/v1/"
 FORMAT = Key(ROOT + "format")
 CLUSTER = Key(ROOT + "cluster")
 BROKERS = ROOT + "brokers/"
+CLOCKS = ROOT + "clocks/"
 SESSIONS = ROOT + "sessions/"
 LEASES = ROOT + "leases/"
 PRODUCER_IDS = Key(ROOT + "producer-ids")
@@ -114,8 +121,17 @@ def lease(name: str) -> Key:
     return Key(LEASES + escaped(name))
 
 
+def table_lease(topic_id: TopicId) -> Key:
+    """Return a topic's lease: who changes what the index names for it, other than by append or trim, holds it."""
+    return lease(f"table/{topic_id.hex()}")
+
+
 def broker(node_id: int) -> Key:
     return Key(BROKERS + number(node_id))
+
+
+def clock(node_id: int) -> Key:
+    return Key(CLOCKS + number(node_id))
 
 
 def topic(name: str) -> Key:
@@ -140,12 +156,16 @@ class DomainKeys:
 
     __slots__ = (
         "_streams",
+        "compaction_prefix",
         "condemned_prefix",
         "domain",
         "groups_prefix",
         "log_prefix",
         "objects_prefix",
+        "pins_prefix",
         "sagas_prefix",
+        "sink_writes_prefix",
+        "sinks_prefix",
         "state",
         "streams_prefix",
         "tables_prefix",
@@ -167,8 +187,12 @@ class DomainKeys:
         self.groups_prefix = root + "groups/"
         self.tables_prefix = root + "tables/"
         self.sagas_prefix = root + "sagas/"
+        self.compaction_prefix = root + "compaction/"
         self.tidy_prefix = root + "tidy/"
         self.condemned_prefix = root + "condemned/"
+        self.sinks_prefix = root + "sinks/"
+        self.sink_writes_prefix = root + "sink-writes/"
+        self.pins_prefix = root + "pins/"
 
     def group(self, group_id: str) -> "GroupKeys":
         return GroupKeys(self.groups_prefix, group_id)
@@ -191,11 +215,29 @@ class DomainKeys:
     def saga(self, topic_id: TopicId) -> Key:
         return Key(self.sagas_prefix + topic_id.hex())
 
+    def compaction(self, topic_id: TopicId) -> Key:
+        return Key(self.compaction_prefix + topic_id.hex())
+
     def tidy(self, saga_id: str) -> Key:
         return Key(self.tidy_prefix + saga_id)
 
+    def tidy_dead_letters(self, saga_id: str) -> Key:
+        return Key(f"{self.tidy_prefix}{saga_id}-dead-letters")
+
+    def condemned_dead_letters(self, saga_id: str) -> Key:
+        return Key(f"{self.condemned_prefix}{saga_id}-dead-letters")
+
     def condemned(self, saga_id: str) -> Key:
         return Key(self.condemned_prefix + saga_id)
+
+    def sink(self, sink_id: str) -> Key:
+        return Key(self.sinks_prefix + escaped(sink_id))
+
+    def sink_write(self, write: WriterId) -> Key:
+        return Key(self.sink_writes_prefix + write)
+
+    def pin(self, pin_id: PinId) -> Key:
+        return Key(self.pins_prefix + pin_id)
 
     def info(self, stream: StreamId) -> Key:
         return Key(self._stream(stream).prefix + "info")

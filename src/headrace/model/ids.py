@@ -22,3 +22,6 @@ ObjectKey = NewType("ObjectKey", str)
 
 SessionId = NewType("SessionId", str)
 """A metadata session: ephemeral keys and leases live and die with it."""
+
+PinId = NewType("PinId", str)
+"""A read under way that reaches only the object store: 32 hexadecimal digits, never reused."""

@@ -29,6 +29,14 @@ class TopicRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long records are kept, by their age and by the size of their partition; `None` is without end."""
+
+    max_age_ms: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """One topic. Partition n is stream `streams[n]`; `overrides` are the configs that were set for this topic."""
 
@@ -38,3 +46,4 @@ class Topic:
     rules: TopicRules
     overrides: Mapping[str, str] = field(default_factory=dict)
     created_at_ms: int = 0
+    retention: Retention = field(default_factory=Retention)

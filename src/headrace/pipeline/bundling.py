@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.plans import WriteTask
 from headrace.pipeline.ports import TableWriter
+from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.tables.files import WrittenFile
 
 SMALL_BYTES = 32 * 1024 * 1024
@@ -30,10 +31,10 @@ class BundlingWriter:
     def __init__(self, writer: TableWriter, *, jobs_at_once: int = SMALL_JOBS_AT_ONCE) -> None:
         self._writer = writer
         self._jobs_at_once = jobs_at_once
-        self._waiting: list[tuple[Sequence[WriteTask], asyncio.Future[list[WrittenFile]]]] = []
+        self._waiting: list[tuple[Sequence[TableTask], asyncio.Future[list[WrittenFile]]]] = []
         self._jobs: set[asyncio.Task[None]] = set()
 
-    async def write(self, tasks: Sequence[WriteTask]) -> list[WrittenFile]:
+    async def write(self, tasks: Sequence[TableTask]) -> list[WrittenFile]:
         """Write the files of one run."""
         if sum(task.file.size_bytes for task in tasks) >= SMALL_BYTES:
             return await self._writer.write(tasks)
@@ -41,6 +42,10 @@ class BundlingWriter:
         self._waiting.append((tasks, done))
         self._begin_jobs()
         return await done
+
+    async def scan(self, tasks: Sequence[ScanTask]) -> list[ScannedStream]:
+        """Scan keys in a job of their own: a round comes seldom, and reads more than it has to say."""
+        return await self._writer.scan(tasks)
 
     async def close(self) -> None:
         """End the jobs that run."""
@@ -59,7 +64,7 @@ class BundlingWriter:
         self._jobs.discard(job)
         self._begin_jobs()
 
-    def _next_bundle(self) -> "list[tuple[Sequence[WriteTask], asyncio.Future[list[WrittenFile]]]]":
+    def _next_bundle(self) -> "list[tuple[Sequence[TableTask], asyncio.Future[list[WrittenFile]]]]":
         size_bytes = count = 0
         for tasks, _ in self._waiting[:MAX_BUNDLE_RUNS]:
             size_bytes += sum(task.file.size_bytes for task in tasks)
@@ -69,7 +74,7 @@ class BundlingWriter:
         bundle, self._waiting = self._waiting[:count], self._waiting[count:]
         return bundle
 
-    async def _run(self, bundle: "list[tuple[Sequence[WriteTask], asyncio.Future[list[WrittenFile]]]]") -> None:
+    async def _run(self, bundle: "list[tuple[Sequence[TableTask], asyncio.Future[list[WrittenFile]]]]") -> None:
         bundle = [(tasks, done) for tasks, done in bundle if not done.done()]
         try:
             files = await self._writer.write([task for tasks, _ in bundle for task in tasks])

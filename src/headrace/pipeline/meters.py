@@ -37,8 +37,20 @@ _READINGS: Mapping[str, tuple[str, _Reading, _Together]] = {
     "table_runs": ("Runs of the pipeline that ended well, since the table's birth.", lambda _, s: s.runs, _sum),
     "table_run_failures": ("Runs that failed, since the table's birth.", lambda _, s: s.failures, _sum),
     "table_last_run_seconds": ("How long the last run took.", lambda _, state: state.last_run_ms / 1000, max),
-    "table_files": ("Data files that runs have put into the table.", lambda _, state: state.files, _sum),
-    "table_rows": ("Rows that runs have put into the table.", lambda _, state: state.rows, _sum),
+    "table_files": ("Data files that the table's branch names.", lambda _, state: state.files, _sum),
+    "table_rows": ("Rows that the table's branch shows.", lambda _, state: state.rows, _sum),
+    "table_file_bytes": ("Bytes of the files that the table's branch names.", lambda _, s: s.size_bytes, _sum),
+    "table_held_twice_bytes": (
+        "Bytes of rows that branch and main hold in files of their own: somebody has rewritten main.",
+        lambda _, state: state.held_twice_bytes,
+        _sum,
+    ),
+    "table_merges": ("Merges of small files, since the table's birth.", lambda _, state: state.merges, _sum),
+    "table_released_files": (
+        "Files that went from the branch because the log has forgotten them, since the table's birth.",
+        lambda _, state: state.released_files,
+        _sum,
+    ),
     "table_held_back_batches": (
         "Batches that could not be opened and stay in the log.",
         lambda _, state: state.held_back_batches,

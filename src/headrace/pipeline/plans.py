@@ -11,7 +11,8 @@ import msgspec
 from headrace.model.extents import WalExtent
 from headrace.model.ids import StreamId
 from headrace.model.topics import TopicId
-from headrace.tables.format import TableFormat
+from headrace.tables.format import DeadLetterFormat, TableFormat
+from headrace.tables.typed.schemas import SchemaSource
 
 
 class WalPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -71,10 +72,20 @@ class RunPlan:
         return sum(file.size_bytes for file in self.files)
 
 
-class WriteTask(msgspec.Struct, frozen=True):
+class Typing(msgspec.Struct, frozen=True):
+    """How a task decodes values into typed columns, and where it writes copies of those that do not fit."""
+
+    topic: str
+    schema: SchemaSource
+    dead_letters: DeadLetterFormat
+    seen_at_ms: int
+
+
+class WriteTask(msgspec.Struct, frozen=True, tag="write"):
     """Everything a task needs, and nothing that lives in another process.
 
-    The file's key is `<data_prefix><saga>/<file number>-<first stream>-<start>-<end>-<epoch>-<attempt>.parquet`.
+    The file's key is `<data_prefix><saga>/<file number>-<first stream>-<start>-<end>-<epoch>-<attempt>.parquet`, and
+    that of its dead letters the same behind their own prefix.
     """
 
     saga_id: str
@@ -86,3 +97,4 @@ class WriteTask(msgspec.Struct, frozen=True):
     row_group_bytes: int = 8 * 1024 * 1024
     max_open_bytes: int = 64 * 1024 * 1024
     compression_level: int = 1
+    typing: Typing | None = None

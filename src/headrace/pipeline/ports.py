@@ -3,20 +3,25 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from headrace.pipeline.plans import WriteTask
+from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.tables.files import WrittenFile
 
 
 class TableWriter(Protocol):
     """Writes Parquet files, anywhere, with as many attempts as it takes: Spark, or the process itself in tests."""
 
-    async def write(self, tasks: Sequence[WriteTask]) -> list[WrittenFile]:
+    async def write(self, tasks: Sequence[TableTask]) -> list[WrittenFile]:
         """Write one file per task and return them in the order of the tasks; all of them, or raise.
 
         Only what is returned exists: files of attempts that lost are left for the tidying of their saga. Raises
-        `Missing` if a WAL object is gone (plan again), `Corrupt` if stored bytes are not what was committed, and
-        `Retryable` for anything that may pass.
+        `Missing` if an object that is read is gone (plan again), `Corrupt` if stored bytes are not what was
+        committed, and `Retryable` for anything that may pass.
         """
+        ...
+
+    async def scan(self, tasks: Sequence[ScanTask]) -> list[ScannedStream]:
+        """Scan the keys of one stream per task, as `write` writes files; raises what that raises."""
         ...
 
 

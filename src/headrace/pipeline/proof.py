@@ -3,13 +3,17 @@
 Must stay true: a file that was found damaged is not decoded a second time: its reader may not live to tell.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+
+import pyarrow.compute as pc
 
 from headrace.errors import Corrupt, Missing, Unsupported
 from headrace.index.values import IndexEntry
 from headrace.model.extents import RowGroup, TableExtent, TableFile
 from headrace.model.ids import StreamId
+from headrace.pipeline.compaction_proof import CompactionProof
 from headrace.pipeline.offset_runs import OffsetRuns, shown
 from headrace.pipeline.reading import CheckedReading, are_same
 from headrace.pipeline.records import SagaRecord, SagaState
@@ -60,6 +64,8 @@ class Proof:
         self._ends: Mapping[int, int] = {} if self._head is None else self._head.ends
         self._log = [OffsetRuns() for _ in look.streams]
         self._damaged: set[str] = set()
+        self._compaction = None if look.compaction is None else CompactionProof(look.compaction)
+        self._twice: Counter[int] = Counter()
 
     def _read_head(self) -> BranchHead | None:
         """Return the branch's head. One that is not ours says nothing; then the table's state has to do."""
@@ -77,7 +83,7 @@ class Proof:
             check_entries(stream, report)
         self._check_vector()
         named = await self._files(LOG_BRANCH)
-        check_files(indexed_files(look), named, report)
+        check_files(indexed_files(look), named, report, leaving=self._leaving())
         report.tally.files = len(named)
         if look.table is not None:
             report.table = ".".join(look.table.description.identifier)
@@ -88,6 +94,8 @@ class Proof:
             if branch is not None:
                 self._compare_branch(branch)
                 await self._compare_main(look.table, named, branch)
+        if self._compaction is not None:
+            self._sum_up_compaction(self._compaction)
 
     def _check_vector(self) -> None:
         """Compare the branch head's vector with the table's state, and both with the log."""
@@ -118,6 +126,12 @@ class Proof:
         strangers = sorted(set(self._ends) - {stream.partition for stream in look.streams})
         if strangers:
             report.damage(Kind.VECTOR, f"the vector names partitions {strangers}, which the topic has not")
+
+    def _leaving(self) -> frozenset[str]:
+        """Return the files that a rewrite under way has taken out of the branch, and not yet from the index."""
+        saga = self._look.saga
+        is_in_table = saga is not None and self._head is not None and self._head.saga_id == saga.saga_id
+        return frozenset(saga.inputs) if saga is not None and is_in_table else frozenset()
 
     def _is_in_table(self, saga: SagaRecord) -> bool:
         is_head = self._head is not None and self._head.saga_id == saga.saga_id
@@ -166,7 +180,11 @@ class Proof:
                 report.tally.row_groups += 1
                 self._check_rows(stream, file, group, rows.records.column("offset"))
                 low, high = max(entry.start_offset, group.first_offset), min(group_end, entry.end_offset)
-                self._note_rows(stream, rows.between(low, high).column("offset"))
+                records = rows.between(low, high)
+                self._note_rows(stream, records.column("offset"))
+                if self._compaction is not None:
+                    inside = records.filter(pc.greater_equal(records.column("offset"), stream.head.log_start))
+                    self._twice[stream.partition] += self._compaction.note_log(stream.partition, inside)
 
     def _check_rows(self, stream: StreamLook, file: TableFile, group: RowGroup, offsets: Any) -> None:
         place = f"{where(stream)}: file {file.path}, row group {group.number}"
@@ -312,6 +330,9 @@ class Proof:
         for partition in sorted(set(branch) - {stream.partition for stream in self._look.streams}):
             damage_if(report, Kind.UNKNOWN_ROW, f"partition {partition}, which is not the topic's", branch[partition])
 
+    def _log_start(self, partition: int) -> int:
+        return next((one.head.log_start for one in self._look.streams if one.partition == partition), 0)
+
     async def _compare_main(
         self, table: TableLook, named: Sequence[NamedFile], branch: Mapping[int, OffsetRuns]
     ) -> None:
@@ -325,11 +346,31 @@ class Proof:
         main = await self._scan(table, MAIN_REF)
         if main is None:
             return
+        compacted = await self._compare_history(table)
         for partition in sorted({*branch, *main}):
             place = f"partition {partition}"
             ours, theirs = branch.get(partition, OffsetRuns()), main.get(partition, OffsetRuns())
             damage_if(report, Kind.DOUBLE, f"{place}: twice on main", theirs.doubles())
-            foreign, missing = theirs.minus(ours), ours.minus(theirs)
+            start = self._log_start(partition)
+            forgotten = theirs.minus(ours).between(0, start)
+            foreign, missing = (
+                theirs.minus(ours).between(start, 2**63 - 1),
+                ours.minus(theirs).between(start, 2**63 - 1),
+            )
+            if count := forgotten.count():
+                report.note(
+                    Kind.EXPIRED,
+                    f"{place}: main keeps {count} rows that are older than the log's start {start}",
+                    count=count,
+                )
+            if partition in compacted:
+                start, end = compacted[partition]
+                gone = foreign.between(start, end)
+                foreign = foreign.minus(gone)
+                if count := gone.count():
+                    report.note(
+                        Kind.COMPACTED, f"{place}: {count} rows on main were compacted away in the log", count=count
+                    )
             if count := foreign.count():
                 report.warn(
                     Kind.FOREIGN_ROW,
@@ -341,5 +382,44 @@ class Proof:
                     Kind.MISSING_ON_MAIN,
                     f"{place}: {count} records are not on main any more, and are safe on {LOG_BRANCH}: "
                     f"{shown(missing.runs())}",
+                    count=count,
+                )
+
+    async def _compare_history(self, table: TableLook) -> dict[int, tuple[int, int]]:
+        """Prove of a compacted topic that what `main` has and the log lacks had to go; return where it may lack rows.
+
+        Where `main` follows the log there is nothing to compare with.
+        """
+        proof, report = self._compaction, self._report
+        if proof is None:
+            return {}
+        starts = {stream.partition: stream.head.log_start for stream in self._look.streams}
+        log = {stream.partition: self._log[stream.partition] for stream in self._look.streams}
+        try:
+            async for rows in table.keyed_rows(MAIN_REF, without=self._damaged):
+                proof.note_main(rows, log, starts, dict(self._ends))
+        except (Unsupported, Corrupt, Missing) as error:
+            report.warn(Kind.NOT_PROVED, f"what compaction took was not looked at: {error}")
+        for partition, offsets in sorted(proof.lost().items()):
+            if proof.is_whole:
+                damage_if(
+                    report,
+                    Kind.LOST,
+                    f"partition {partition}: the latest of their keys, compacted away",
+                    offsets,
+                )
+        return {partition: (start, self._ends.get(partition, 0)) for partition, start in starts.items()}
+
+    def _sum_up_compaction(self, proof: CompactionProof) -> None:
+        report = self._report
+        if not proof.is_whole:
+            report.warn(Kind.NOT_PROVED, "what compaction took: the topic has more keys than fit into memory")
+        for stream in self._look.streams:
+            cleaned_to = proof.cleaned_to(stream.partition)
+            report.note(Kind.COMPACTED, f"{where(stream)}: clean up to offset {cleaned_to}")
+            if count := self._twice[stream.partition]:
+                report.warn(
+                    Kind.COMPACTED,
+                    f"{where(stream)}: {count} records below {cleaned_to} have a later one of the same key",
                     count=count,
                 )

@@ -10,7 +10,22 @@ import msgspec
 
 from headrace.metadata.values import ValueCodec
 from headrace.model.topics import TopicId
+from headrace.pipeline.compaction_state import StreamRound
 from headrace.tables.files import WrittenFile
+from headrace.tables.port import MainPolicy
+
+
+class SagaKind(enum.IntEnum):
+    """What a saga does with its topic's table."""
+
+    APPEND = 0
+    """Records of the log come in."""
+    MERGE = 1
+    """Small files become larger ones that hold the same rows."""
+    COMPACT = 2
+    """Files are written anew without the rows that a later record of the same key has made obsolete."""
+    RELEASE = 3
+    """Files go that the index does not name any more: the log has forgotten what is in them."""
 
 
 class SagaState(enum.IntEnum):
@@ -27,6 +42,9 @@ class SagaState(enum.IntEnum):
 
 class SagaRecord(msgspec.Struct, frozen=True, array_like=True):
     """One run of one topic: one Iceberg commit. There is at most one per topic; its key holds the topic's id.
+
+    What follows `kind` is for rewrites and releases: `inputs` are the object keys of files that go from the branch,
+    `input_rows` and `input_bytes` what they hold, `main` what becomes of `main`. Their `after` and `ends` are empty.
 
     `epoch` is that of the lease under which it was last moved. `after` and `ends` are vectors: partition → offset.
     `files` are known from `WRITTEN` on, `snapshot_id` from `IN_TABLE` on. `freed` are objects that its commit's
@@ -47,6 +65,15 @@ class SagaRecord(msgspec.Struct, frozen=True, array_like=True):
     files: tuple[WrittenFile, ...] = ()
     snapshot_id: int = -1
     freed: tuple[str, ...] = ()
+    kind: SagaKind = SagaKind.APPEND
+    inputs: tuple[str, ...] = ()
+    input_rows: int = 0
+    input_bytes: int = 0
+    main: MainPolicy = MainPolicy.NEVER
+    rounds: dict[int, StreamRound] = {}
+    """What a compaction means for its topic's partitions once the index has it."""
+    dead_letter_prefix: str = ""
+    """What the keys of its dead letters' files begin with; empty where its topic has no schema."""
 
 
 class TableStatus(enum.IntEnum):
@@ -63,7 +90,8 @@ class TableState(msgspec.Struct, frozen=True, array_like=True):
     """What the pipeline knows of a topic's table; its key holds the topic's id.
 
     `ends` is the branch head's vector as last seen: below it every offset is in the table, held back, or a hole. WAL
-    entries of the index below it are exactly the batches that were held back. Counters count since the table's birth.
+    entries of the index below it are exactly the batches that were held back. `rows`, `files` and `size_bytes` are
+    the branch's, other counters count since the table's birth.
     """
 
     topic_name: str
@@ -87,6 +115,18 @@ class TableState(msgspec.Struct, frozen=True, array_like=True):
     dead_letters: int = 0
     last_run_ms: int = 0
     """How long the last run took, from its plan to its end."""
+    merges: int = 0
+    released_files: int = 0
+    held_twice_bytes: int = 0
+    """Bytes of rows that branch and `main` hold in files of their own, as last looked."""
+    new_files: int = 0
+    """Files that runs have added since somebody last looked whether files are to be merged."""
+    merge_looked_at_ms: int = 0
+    released_to: dict[int, int] = {}
+    """Partition → log start up to which files that the log has forgotten were released."""
+    release_looked_at_ms: int = 0
+    expired_at_ms: int = 0
+    """When snapshots were last looked at for their age."""
 
 
 class TidyRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -6,6 +6,8 @@ One round:
 3. Let go of the tables of deleted topics, before a new topic of that name gets one.
 4. Plan all topics, and run those that are due, who waits longest first, a few at once. Each commits when its own
    files are written, so that one backlog does not delay the others.
+5. Compact the topics that are compacted by key and due (`compacting.py`).
+6. Look at a few tables whose turn it is: release files that the log has forgotten, merge small ones (`keeping.py`).
 
 Must stay true: a topic that fails holds up no other, and is tried again later, less and less often. Produce and fetch
 never wait for any of this: the only thing shared with them is the metadata store, in bounded transactions.
@@ -21,19 +23,21 @@ import msgspec
 
 from headrace.errors import Fenced, HeadraceError, Unusable
 from headrace.index.rule import StalePlan
-from headrace.metadata.keys import DomainKeys
+from headrace.metadata.keys import DomainKeys, table_lease
 from headrace.metadata.leases import Lease, LeaseHeld, release, take
 from headrace.metadata.port import MetadataStore
 from headrace.model.ids import SessionId
 from headrace.model.topics import Topic, TopicId
 from headrace.pipeline.backlog import peek_backlog, read_backlog
+from headrace.pipeline.compacting import Compactor
+from headrace.pipeline.compaction_plan import CompactionLimits
+from headrace.pipeline.keeping import Due, KeepLimits, TableKeeper, due_for
 from headrace.pipeline.planner import PlanLimits, PlannedTopic, choose_topics, plan_run
 from headrace.pipeline.records import CondemnedFiles, TableState, TableStatus
-from headrace.pipeline.sagas import lease_key
 from headrace.pipeline.topic_run import GivenUp, RunParts, TopicRun
 from headrace.runtime.logs import Log
 from headrace.tables.format import Partitioning
-from headrace.tables.iceberg.locations import TABLES_PREFIX, topic_uuid
+from headrace.tables.iceberg.locations import TABLES_PREFIX, dead_letter_prefix, topic_uuid
 from headrace.tables.port import ForeignTable, TopicTable
 from headrace.topics.directory import TopicDirectory
 from headrace.topics.tables import TableRules, table_rules_of
@@ -50,8 +54,10 @@ class PipelineLimits:
     """How much is done at once, and how patient we are with what fails."""
 
     plan: PlanLimits
+    keep: KeepLimits = field(default_factory=KeepLimits)
     topics_at_once: int = 4
     failure_backoff_max_ms: int = 300_000
+    compaction: CompactionLimits = field(default_factory=CompactionLimits)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +65,11 @@ class RunReport:
     """What one round did. `busy` are topics that another pipeline works on."""
 
     runs: int = 0
+    merges: int = 0
+    released_files: int = 0
     rows: int = 0
     resumed: int = 0
+    compactions: int = 0
     busy: int = 0
     problems: dict[str, str] = field(default_factory=dict)
     """Why topics failed, by their names."""
@@ -105,6 +114,9 @@ class Pipeline:
         self._limits = limits
         self._log = log
         self._failures: dict[TopicId, _Failure] = {}
+        self._compactor = Compactor(store=store, keys=keys, parts=parts, limits=limits.compaction)
+        self._keeper = TableKeeper(store=store, keys=keys, parts=parts, limits=limits.keep)
+        self._log_starts: dict[TopicId, dict[int, int]] = {}
 
     async def run_once(self, *, force: bool = False) -> RunReport:
         """Make one round; with `force`, all topics that have anything waiting are due, however young, and no earlier
@@ -119,6 +131,8 @@ class Pipeline:
         await self._let_go(known, states, report)
         due = await self._due(known, await self._parts.sagas.states(), force=force)
         await self._in_turn([partial(self._run, known[one], report, force=force) for one in due])
+        await self._compact_all(known, report, force=force)
+        await self._keep(known, await self._parts.sagas.states(), report, force=force)
         return report
 
     async def _due(
@@ -137,6 +151,9 @@ class Pipeline:
                 return await peek_backlog(self._store, self._keys, topic, states.get(topic.id))
 
         found = await asyncio.gather(*(read(topic) for topic in wanted))
+        self._log_starts = {
+            one.topic_id: {stream.partition: stream.log_start for stream in one.streams} for one in found
+        }
         if force:
             waiting = [one for one in found if one.oldest_append_ms is not None]
             return [one.topic_id for one in sorted(waiting, key=lambda one: (one.oldest_append_ms, one.topic_name))]
@@ -180,9 +197,10 @@ class Pipeline:
                 return  # its holder has just ended it
             partitioning = Partitioning() if topic is None else table_rules_of(topic.overrides).partitioning
             table = TopicTable(topic_id=topic_id, topic_name=saga.topic_name, partitioning=partitioning)
+            streams = () if topic is None else topic.streams
             self._log.info("resuming a run", topic=saga.topic_name, saga=saga.saga_id, state=saga.state.name)
             try:
-                report.rows += await TopicRun(self._parts, lease, table).resume(saga)
+                report.rows += await TopicRun(self._parts, lease, table, streams).resume(saga)
                 report.resumed += 1
             except GivenUp as error:
                 self._log.info("a run was given up", topic=saga.topic_name, reason=str(error))
@@ -203,12 +221,70 @@ class Pipeline:
             plan = plan_run(planned, now_ms=now_ms, limits=self._limits.plan, force=force)
             if plan is None:
                 return
-            table = TopicTable(topic_id=topic.id, topic_name=topic.name, partitioning=rules.partitioning)
+            table = TopicTable(
+                topic_id=topic.id, topic_name=topic.name, partitioning=rules.partitioning, schema=rules.schema
+            )
             known_uuid = state.uuid if state is not None and state.ends else ""
-            report.rows += await TopicRun(self._parts, lease, table).begin(plan, known_uuid=known_uuid)
+            report.rows += await TopicRun(self._parts, lease, table, topic.streams).begin(plan, known_uuid=known_uuid)
             report.runs += 1
 
         await self._leased(topic.id, topic.name, report, work)
+
+    async def _compact_all(self, known: Mapping[TopicId, Topic], report: RunReport, *, force: bool) -> None:
+        """Run a round of compaction of every topic that asks for it and is due."""
+        states = await self._parts.sagas.states()
+        wanted = [
+            topic
+            for topic in known.values()
+            if self._may_try(topic.id, force=force)
+            and self._compactor.is_wanted(topic, states.get(topic.id), force=force)
+        ]
+        await self._in_turn([partial(self._compact, topic, report) for topic in wanted])
+
+    async def _compact(self, topic: Topic, report: RunReport) -> None:
+        async def work(lease: Lease) -> None:
+            state = await self._parts.sagas.state(topic.id)
+            if state is None or await self._parts.sagas.load(topic.id) is not None:
+                return
+            report.compactions += await self._compactor.compact(lease, topic, state)
+
+        await self._leased(topic.id, topic.name, report, work)
+
+    async def _keep(
+        self,
+        known: Mapping[TopicId, Topic],
+        states: Mapping[TopicId, TableState],
+        report: RunReport,
+        *,
+        force: bool,
+    ) -> None:
+        """Look at the tables whose turn it is, those that wait longest first, until a round's worth is merged."""
+        limits, now_ms = self._limits.keep, self._parts.clock.now_ms()
+        dues: list[tuple[Due, Topic]] = []
+        for topic_id, log_starts in self._log_starts.items():
+            if (topic := known.get(topic_id)) is not None and self._may_try(topic_id, force=force):
+                rules = table_rules_of(topic.overrides)
+                due = due_for(states.get(topic_id), rules, log_starts, now_ms=now_ms, limits=limits, force=force)
+                if due is not None:
+                    dues.append((due, topic))
+        dues.sort(key=lambda one: (one[0].since_ms, one[1].name))
+        merged_bytes = 0
+
+        async def look(due: Due, topic: Topic) -> None:
+            nonlocal merged_bytes
+            if merged_bytes >= limits.merge.max_bytes:
+                return  # its turn comes in the next round
+
+            async def work(lease: Lease) -> None:
+                nonlocal merged_bytes
+                kept = await self._keeper.keep(lease, topic, due)
+                merged_bytes += kept.merged_bytes
+                report.merges += kept.merges
+                report.released_files += kept.released_files
+
+            await self._leased(topic.id, topic.name, report, work)
+
+        await self._in_turn([partial(look, due, topic) for due, topic in dues[: limits.max_topics]])
 
     async def _note_rules(self, lease: Lease, topic: Topic, rules: TableRules) -> None:
         """Remember what becomes of the table when the topic is deleted: its configuration goes with it."""
@@ -223,7 +299,7 @@ class Pipeline:
     ) -> None:
         """Do one topic's work under its lease; a failure is noted and ends nothing else."""
         try:
-            lease = await take(self._store, lease_key(topic_id), self._session())
+            lease = await take(self._store, table_lease(topic_id), self._session())
         except LeaseHeld:
             report.busy += 1
             return
@@ -290,6 +366,7 @@ class Pipeline:
         if await self._parts.sagas.load(topic_id) is not None:
             return  # resumed, or given up, in the next round
         condemned: CondemnedFiles | None = None
+        letters: CondemnedFiles | None = None
         if state.deletes_with_topic and state.uuid:
             table = TopicTable(topic_id=topic_id, topic_name=state.topic_name, partitioning=Partitioning())
             if await self._parts.catalog.drop(table):
@@ -297,7 +374,8 @@ class Pipeline:
             condemned = CondemnedFiles(
                 topic_id, (), self._parts.clock.now_ms(), prefix=f"{TABLES_PREFIX}{topic_uuid(topic_id)}/"
             )
-        await self._parts.sagas.forget(lease, topic_id, condemned)
+            letters = msgspec.structs.replace(condemned, prefix=dead_letter_prefix(topic_id))
+        await self._parts.sagas.forget(lease, topic_id, condemned, letters)
 
     async def _in_turn(self, works: Sequence[Callable[[], Awaitable[None]]]) -> None:
         """Do all of it, a few at once; what one of them raises ends the round after the others are done."""

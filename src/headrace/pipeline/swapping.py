@@ -5,12 +5,16 @@ and makes one entry of them that names the file. So at the end the index has one
 of any length never holds the log's lock for more than a bounded number of entries. A batch that was held back keeps
 its WAL bytes and becomes an entry of its own.
 
+After a rewrite the same is done with entries that name its inputs: they, and entries without any rows between them,
+become one entry that names the new file. WAL entries stay, and break the run.
+
 Must stay true: a step depends on nothing but the index and the written file, so any process can go on after a crash;
 what was trimmed away meanwhile stays away; offsets of another file or stream are never touched.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import msgspec
 
@@ -43,6 +47,38 @@ def next_step(
         first -= 1  # what earlier steps made of this file grows
     planned = inside[first : first + max(max_entries, 2)]
     return Swap(stream=part.stream, planned=planned, replacements=_replacements(planned, file, part))
+
+
+def next_rewrite_step(
+    entries: Sequence[IndexEntry], file: WrittenFile, part: WrittenSlice, inputs: Collection[str], *, max_entries: int
+) -> Swap | None:
+    """Return the next step over a slice that was rewritten, or `None` if nothing of it is left to swap."""
+    inside = [e for e in entries if part.start_offset <= e.start_offset and e.end_offset <= part.end_offset]
+    own = {file.path, *inputs}
+    for run in _runs(inside, own):
+        planned = run[: max(max_entries, 2)]
+        extent = extent_of(file, part, planned[0].start_offset, planned[-1].end_offset)
+        if len(planned) > 1 or planned[0].extent != extent:
+            return Swap(stream=part.stream, planned=planned, replacements=[replacement_for(planned, extent)])
+    return None
+
+
+def _runs(entries: Sequence[IndexEntry], own: Collection[str]) -> list[list[IndexEntry]]:
+    """Return the entries that a rewrite makes its own, in runs that nothing interrupts."""
+    runs: list[list[IndexEntry]] = []
+    for entry in entries:
+        if not _is_rewritten(entry, own):
+            continue
+        if runs and runs[-1][-1].end_offset == entry.start_offset:
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+    return runs
+
+
+def _is_rewritten(entry: IndexEntry, own: Collection[str]) -> bool:
+    """Say whether an entry is one that a rewrite makes its own: of its inputs, of its file, or without any rows."""
+    return isinstance(entry.extent, TableExtent) and all(file.path in own for file in entry.extent.files)
 
 
 def extent_of(file: WrittenFile, part: WrittenSlice, start_offset: int, end_offset: int) -> TableExtent:
@@ -136,11 +172,19 @@ class Swapper:
 
     async def swap(self, file: WrittenFile, part: WrittenSlice) -> int:
         """Swap all that the index still has of a slice; return how many steps it took."""
+        return await self._swap(part, partial(next_step, file=file, part=part, max_entries=self._max_entries))
+
+    async def swap_rewritten(self, file: WrittenFile, part: WrittenSlice, inputs: Collection[str]) -> int:
+        """Let entries that name a rewrite's inputs name its file; return how many steps it took."""
+        next_ = partial(next_rewrite_step, file=file, part=part, inputs=inputs, max_entries=self._max_entries)
+        return await self._swap(part, next_)
+
+    async def _swap(self, part: WrittenSlice, next_: Callable[[Sequence[IndexEntry]], Swap | None]) -> int:
         steps = stale = 0
         offset = part.start_offset
         while True:
             entries = await self._entries(part, offset)
-            step = next_step(entries, file, part, max_entries=self._max_entries)
+            step = next_(entries)
             if step is None:
                 if len(entries) < 2 or entries[-1].end_offset >= part.end_offset:
                     return steps

@@ -4,6 +4,9 @@
     condemned/<id>     files that neither the index nor a snapshot names → after a grace they go, and with a prefix
                        everything under it: the table was dropped with its topic
 
+Files that were condemned while a read was pinned wait for the end of that pin (`index/pins.py`); those of lost
+attempts had no name that a reader could have found.
+
 Must stay true: nothing is deleted but what such a record names, and a record goes after its files (I8). A record was
 put in the transaction that ended its run, so who finds one finds a run that can take no more files. Every step can be
 repeated, by any process, after any crash.
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 
 from headrace.errors import Corrupt, HeadraceError, Invalid
 from headrace.gc.removed import Removed, Waiting, Why
+from headrace.index.pins import read_pin_floor
 from headrace.index.rule import Rule
 from headrace.metadata.keys import DomainKeys, prefix_range
 from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen, Versioned
@@ -114,7 +118,17 @@ class TableFileCollector:
             found = await self._metadata.range(prefix_range(prefix, limit=limit, after=self._after.get(prefix)))
             self._after[prefix] = found[-1].key if len(found) == limit else None
             page += found
-        return page
+        return await self._unpinned(page)
+
+    async def _unpinned(self, page: list[Versioned]) -> list[Versioned]:
+        """Leave out what was condemned while a read was pinned that still is. Pins are read after the records."""
+        if not any(item.key.startswith(self._keys.condemned_prefix) for item in page):
+            return page
+        floor = await read_pin_floor(self._metadata, self._keys)
+        free = [item for item in page if item.key.startswith(self._keys.tidy_prefix) or not floor.holds(item.version)]
+        held = len(page) - len(free)
+        self._seen = self._seen.and_(Waiting(object_count=held))
+        return free
 
     async def _handle(self, item: Versioned, room: int) -> list[Removed]:
         """Delete what a record gives up; it goes itself when nothing is left, which may take several ticks.

@@ -22,6 +22,7 @@ from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.model.ids import StreamId
 from headrace.model.topics import Topic
+from headrace.pipeline.compaction_state import COMPACTION_STATE, CompactionState
 from headrace.pipeline.records import SAGA_RECORD, TABLE_STATE, SagaRecord, TableState
 from headrace.runtime.clock import Clock
 from headrace.tables.port import TopicTable
@@ -54,6 +55,7 @@ class TopicLook:
     state: TableState | None
     saga: SagaRecord | None
     table: TableLook | None
+    compaction: CompactionState | None = None
 
 
 class TopicLooker:
@@ -79,6 +81,7 @@ class TopicLooker:
             ]
             state = await self._state(topic)
             saga = await self._saga(topic)
+            compaction = await self._compaction(topic)
             # The table last: a file was appended to it before the index could name it.
             found = await self._scanner.look(table)
             if before == await self._stamp(topic):
@@ -86,7 +89,9 @@ class TopicLooker:
                     StreamLook(partition=partition, stream=stream, head=head, entries=own)
                     for partition, (stream, head, own) in enumerate(zip(topic.streams, heads, entries, strict=True))
                 ]
-                return TopicLook(topic=topic, streams=streams, state=state, saga=saga, table=found)
+                return TopicLook(
+                    topic=topic, streams=streams, state=state, saga=saga, table=found, compaction=compaction
+                )
         raise Retryable(
             f"the table of {topic.name} went on during each of {MAX_LOOKS} looks: try again when its pipeline rests"
         )
@@ -122,6 +127,10 @@ class TopicLooker:
     async def _saga(self, topic: Topic) -> SagaRecord | None:
         raw = await self._metadata.get(self._keys.saga(topic.id))
         return None if raw is None else SAGA_RECORD.decode(raw.value, raw.key)
+
+    async def _compaction(self, topic: Topic) -> CompactionState | None:
+        raw = await self._metadata.get(self._keys.compaction(topic.id))
+        return None if raw is None else COMPACTION_STATE.decode(raw.value, raw.key)
 
     async def _tail(self, streams: set[StreamId]) -> dict[StreamId, list[IndexEntry]]:
         """Return the entries of these streams in commit records that were not folded when this began."""

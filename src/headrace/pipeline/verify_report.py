@@ -42,6 +42,7 @@ class Kind(enum.StrEnum):
     FOREIGN_ROW = "foreign-row"
     MISSING_ON_MAIN = "missing-on-main"
     EXPIRED = "expired"
+    COMPACTED = "compacted"
     UNDER_WAY = "under-way"
     NOT_PROVED = "not-proved"
 

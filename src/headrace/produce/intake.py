@@ -11,19 +11,24 @@ claim of a client makes us allocate more than `max_open_bytes`.
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 from headrace.model.batches import NO_TIMESTAMP_MS, BatchSummary
 from headrace.model.topics import NO_LIMIT_MS, TopicRules
 from headrace.records.batch import CODEC_MASK, HEADER, HEADER_BYTES, LENGTH_END, BatchView, Codec
 from headrace.records.codecs import compress, decompress
-from headrace.records.columns import ColumnBuilder, walk
+from headrace.records.columns import ColumnBuilder, Columns, walk
+from headrace.records.kernel import Part
 from headrace.records.problems import InvalidBatch, Problem
 from headrace.records.stamping import stamp_append_time, stamp_crc, stamp_max_timestamp
 
 HEAVY_BYTES = 1024 * 1024
 """Walking an uncompressed batch of this size takes a fraction of a millisecond."""
 
-_CODECS = {
+MAX_RECORDS_NAMED = 1_000
+"""How many records of a refused batch are named one by one."""
+
+CODECS = {
     "uncompressed": Codec.NONE,
     "gzip": Codec.GZIP,
     "snappy": Codec.SNAPPY,
@@ -59,7 +64,7 @@ def take_in(data: memoryview, rules: TopicRules, *, now_ms: int, max_open_bytes:
     low_ms, high_ms = _look_inside(view, rules, max_open_bytes)
     if not rules.is_log_append_time:
         _check_timestamps(rules, low_ms, high_ms, now_ms)
-    wanted = None if rules.compression is None else _CODECS[rules.compression]
+    wanted = None if rules.compression is None else CODECS[rules.compression]
     if wanted is not None and wanted is not view.codec:
         view = _recompressed(view, wanted, rules, max_open_bytes)
     if rules.is_log_append_time:
@@ -90,11 +95,22 @@ def _must_open(rules: TopicRules) -> bool:
 
 
 def _check_keys(view: BatchView, max_open_bytes: int) -> None:
-    columns = ColumnBuilder(max_open_bytes=max_open_bytes)
-    columns.append(view)
-    missing = columns.columns().null_key_count
-    if missing:
-        raise InvalidBatch(Problem.RECORD, f"{missing} records have no key, and the topic is compacted by key")
+    builder = ColumnBuilder(max_open_bytes=max_open_bytes)
+    builder.append(view)
+    columns = builder.columns()
+    if columns.null_key_count:
+        raise InvalidBatch(
+            Problem.RECORD,
+            f"{columns.null_key_count} records have no key, and the topic is compacted by key",
+            records=_without_key(columns),
+        )
+
+
+def _without_key(columns: Columns) -> list[int]:
+    """Return which records have no key, the first of them: a client told of these mends the others as well."""
+    validity = columns.buffers[Part.KEY_VALIDITY]
+    rows = (row for row in range(columns.row_count) if not validity[row >> 3] >> (row & 7) & 1)
+    return list(islice(rows, MAX_RECORDS_NAMED))
 
 
 def _check_timestamps(rules: TopicRules, low_ms: int, high_ms: int, now_ms: int) -> None:

@@ -17,3 +17,6 @@ def encode_records(
     start_byte: int,
     max_bytes: int,
 ) -> tuple[int, int, int, int]: ...
+def place_keys(
+    offsets: Buffer, data: Buffer, validity: Buffer, partition_count: int, out: bytearray
+) -> tuple[int, int]: ...

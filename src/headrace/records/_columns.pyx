@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The two loops that touch single records: bytes to columns and columns to bytes, and a walk that only looks.
+"""The loops that touch single records: bytes to columns, columns to bytes, keys to partitions, and a walk that looks.
 
 `_columns_py.py` is the twin in plain Python: same names, same arguments, same answers; change both together. The
 functions raise nothing about the data. They answer with a fault code and the row it was met in, and `kernel.py`
@@ -806,3 +806,74 @@ def encode_records(buffers, first_row, end_row, base_offset, out, start_byte, ma
             PyBuffer_Release(&views[held])
         PyBuffer_Release(&target)
     return code, done.row, done.end, done.max_timestamp
+
+
+cdef inline uint32_t murmur2(const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    """Hash a key as Kafka's Java clients do, so that it lands where theirs do."""
+    cdef uint32_t mixer = 0x5BD1E995
+    cdef uint32_t hashed = <uint32_t> 0x9747B28C ^ <uint32_t> size
+    cdef uint32_t word
+    cdef Py_ssize_t at = 0
+    while size - at >= 4:
+        word = data[at] | (<uint32_t> data[at + 1] << 8)
+        word |= (<uint32_t> data[at + 2] << 16) | (<uint32_t> data[at + 3] << 24)
+        word *= mixer
+        word ^= word >> 24
+        word *= mixer
+        hashed *= mixer
+        hashed ^= word
+        at += 4
+    if size - at == 3:
+        hashed ^= <uint32_t> data[at + 2] << 16
+    if size - at >= 2:
+        hashed ^= <uint32_t> data[at + 1] << 8
+    if size - at >= 1:
+        hashed ^= data[at]
+        hashed *= mixer
+    hashed ^= hashed >> 13
+    hashed *= mixer
+    return hashed ^ (hashed >> 15)
+
+
+def place_keys(offsets, data, validity, partition_count, out):
+    """Write the partition of every key into `out`, int32 each, −1 where there is no key; `out` says how many rows.
+
+    Answer (fault, row): without a fault `row` is how many were written, with one the row at fault.
+    """
+    cdef Py_buffer views[4]
+    cdef Span columns[3]
+    cdef Field key
+    cdef int32_t* placed
+    cdef uint32_t count = partition_count
+    cdef int64_t rows
+    cdef int64_t row = 0
+    cdef int held = 0
+    cdef int code = OK
+    if partition_count < 1:
+        raise ValueError("a topic has at least one partition")
+    PyObject_GetBuffer(out, &views[3], PyBUF_WRITABLE)
+    try:
+        for held, buffer in enumerate((offsets, data, validity)):
+            PyObject_GetBuffer(buffer, &views[held], PyBUF_SIMPLE)
+            columns[held].data = <const uint8_t*> views[held].buf
+            columns[held].size = views[held].len
+        held = 3
+        placed = <int32_t*> views[3].buf
+        rows = views[3].len // 4
+        with nogil:
+            if columns[0].size // 4 - 1 < rows or (columns[2].size and columns[2].size * 8 < rows):
+                code = COLUMN_SIZE
+            while code == OK and row < rows:
+                code = locate(&columns[0], &columns[1], &columns[2], row, &key)
+                if code == OK:
+                    if key.size < 0:
+                        placed[row] = -1
+                    else:
+                        placed[row] = (murmur2(columns[1].data + key.start, key.size) & MAX_INT32) % count
+                    row += 1
+    finally:
+        while held > 0:
+            held -= 1
+            PyBuffer_Release(&views[held])
+        PyBuffer_Release(&views[3])
+    return code, row

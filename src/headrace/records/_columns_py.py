@@ -372,3 +372,36 @@ def encode_records(
         previous = offset
         row += 1
     return OK, row, end, high
+
+
+def _murmur2(data: bytes) -> int:
+    mask, mixer = 0xFFFFFFFF, 0x5BD1E995
+    hashed = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for word in unpack_from(f"<{whole // 4}I", data):
+        word = word * mixer & mask
+        word = (word ^ word >> 24) * mixer & mask
+        hashed = (hashed * mixer & mask) ^ word
+    if whole < len(data):
+        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * mixer & mask
+    hashed = (hashed ^ hashed >> 13) * mixer & mask
+    return hashed ^ hashed >> 15
+
+
+def place_keys(
+    offsets: Buffer, data: Buffer, validity: Buffer, partition_count: int, out: bytearray
+) -> tuple[int, int]:
+    """Write the partition of every key; see the compiled twin for arguments and answer."""
+    if partition_count < 1:
+        raise ValueError("a topic has at least one partition")
+    rows = len(out) // 4
+    if len(offsets) // 4 - 1 < rows or (len(validity) and len(validity) * 8 < rows):
+        return COLUMN_SIZE, 0
+    for row in range(rows):
+        try:
+            key = _locate(offsets, data, validity, row)
+        except _Fault as fault:
+            return fault.code, row
+        placed = -1 if key is None else (_murmur2(key) & MAX_INT32) % partition_count
+        pack_into("=i", out, 4 * row, placed)
+    return OK, rows

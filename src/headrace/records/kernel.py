@@ -107,6 +107,10 @@ class Kernel(Protocol):
         max_bytes: int,
     ) -> tuple[int, int, int, int]: ...
 
+    def place_keys(
+        self, offsets: Buffer, data: Buffer, validity: Buffer, partition_count: int, out: bytearray
+    ) -> tuple[int, int]: ...
+
 
 def python_kernel() -> Kernel:
     """Return the pure Python twin."""

@@ -1,5 +1,6 @@
 """What can be wrong with a batch, in words a handler can map to a Kafka error code."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from headrace.errors import Invalid
@@ -24,8 +25,12 @@ class Problem(StrEnum):
 
 
 class InvalidBatch(Invalid):
-    """Bytes that are not a batch we can take. `problem` is for code, the message for people."""
+    """Bytes that are not a batch we can take. `problem` is for code, the message for people.
 
-    def __init__(self, problem: Problem, message: str) -> None:
+    `records` are the positions of the records that are at fault in the batch, where it is known to be these alone.
+    """
+
+    def __init__(self, problem: Problem, message: str, *, records: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.problem = problem
+        self.records = records

@@ -125,17 +125,20 @@ class Ticker(_Runner):
         rng: Rng,
         log: Log,
         metrics: TickMetrics,
+        breaks_off: bool = False,
     ) -> None:
+        """With `breaks_off`, a drain does not wait for the tick under way: it takes long, and loses nothing."""
         super().__init__(name, clock=clock, log=log, metrics=metrics)
+        self._breaks_off = breaks_off
         self._tick = tick
         self._interval_seconds = interval_ms / 1000
         self._rng = rng
         self._is_ticking = False
 
     async def drain(self) -> None:
-        """Let a tick under way end, and begin no other."""
+        """Let a tick under way end, unless it is one to be broken off, and begin no other."""
         self._is_ending = True
-        if not self._is_ticking:
+        if not self._is_ticking or self._breaks_off:
             await self.stop()
         elif self._task is not None:
             await asyncio.wait({self._task})

@@ -22,8 +22,9 @@ from headrace.runtime.configuration import (
 )
 from headrace.settings.broker import BrokerSettings, LoggingSettings
 from headrace.settings.groups import GroupSettings
-from headrace.settings.log import FetchSettings, IndexSettings, TopicSettings, WalSettings
+from headrace.settings.log import FetchSettings, IndexSettings, RetentionSettings, TopicSettings, WalSettings
 from headrace.settings.network import NetworkSettings
+from headrace.settings.sinks import SinkSettings
 from headrace.settings.stores import MetadataSettings, ObjectSettings
 from headrace.settings.tables import CatalogSettings, PipelineSettings
 
@@ -39,6 +40,7 @@ class Settings:
     network: NetworkSettings
     topics: TopicSettings
     wal: WalSettings
+    retention: RetentionSettings
     fetch: FetchSettings
     index: IndexSettings
     groups: GroupSettings
@@ -46,6 +48,7 @@ class Settings:
     metadata: MetadataSettings
     catalog: CatalogSettings
     pipeline: PipelineSettings
+    sinks: SinkSettings
     logging: LoggingSettings
 
 

@@ -7,6 +7,9 @@ from headrace.runtime.configuration import Setting
 from headrace.runtime.setting_kinds import MAX_INT32, Switch, Whole
 from headrace.settings.units import DAY_MS, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
 
+UNSET = -2
+"""Kafka has no value for some settings until somebody gives one; here a number says so."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
@@ -158,6 +161,153 @@ class WalSettings:
             unit="ms",
         ),
     ]
+    repack_min_age_ms: Annotated[
+        int,
+        Setting(
+            "wal.repack.min.age.ms",
+            HOUR_MS,
+            Whole(minimum=SECOND_MS, maximum=30 * DAY_MS),
+            "The age from which records that no table has taken are repacked; after twice the age they all are. Keep "
+            "it above the tables' target lag, or what a table is about to take is copied in vain.",
+            unit="ms",
+        ),
+    ]
+    repack_entry_bytes: Annotated[
+        int,
+        Setting(
+            "wal.repack.entry.bytes",
+            MIB,
+            Whole(minimum=KIB, maximum=16 * MIB),
+            "What repacked index entries grow to: a fetch reads whole entries, so more makes the index smaller, and "
+            "single reads of old records larger.",
+            unit="bytes",
+        ),
+    ]
+    repack_object_bytes: Annotated[
+        int,
+        Setting(
+            "wal.repack.object.bytes",
+            64 * MIB,
+            Whole(minimum=64 * KIB, maximum=KIB * MIB),
+            "What repacked objects grow to; more leaves fewer files, less frees space sooner behind the log start.",
+            unit="bytes",
+        ),
+    ]
+    repack_max_bytes_per_second: Annotated[
+        int,
+        Setting(
+            "wal.repack.max.bytes.per.second",
+            32 * MIB,
+            Whole(minimum=64 * KIB, maximum=16 * KIB * MIB),
+            "How fast records are repacked at most, so that producers and consumers do not notice.",
+            unit="bytes per second",
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """How long records are kept where their topic does not say, and what keeps them beyond that."""
+
+    hours: Annotated[
+        int,
+        Setting(
+            "log.retention.hours",
+            7 * 24,
+            Whole(minimum=-1, maximum=MAX_INT32),
+            "How old records may become before they are deleted; -1 means without end. Minutes and ms win over it.",
+            unit="hours",
+        ),
+    ]
+    minutes: Annotated[
+        int,
+        Setting(
+            "log.retention.minutes",
+            UNSET,
+            Whole(minimum=UNSET, maximum=MAX_INT32),
+            "The same in minutes; -2 leaves it to log.retention.hours.",
+            unit="minutes",
+        ),
+    ]
+    ms: Annotated[
+        int,
+        Setting(
+            "log.retention.ms",
+            UNSET,
+            Whole(minimum=UNSET),
+            "The same in milliseconds, and what topics show as their default; -2 leaves it to log.retention.minutes.",
+            unit="ms",
+        ),
+    ]
+    bytes: Annotated[
+        int,
+        Setting(
+            "log.retention.bytes",
+            -1,
+            Whole(minimum=-1),
+            "How large a partition may grow before its oldest records are deleted; -1 means without end.",
+            unit="bytes",
+        ),
+    ]
+    check_interval_ms: Annotated[
+        int,
+        Setting(
+            "log.retention.check.interval.ms",
+            5 * MINUTE_MS,
+            Whole(minimum=10, maximum=DAY_MS),
+            "How often records that are too old or too many are looked for; it bounds how late they go.",
+            unit="ms",
+        ),
+    ]
+    clock_jump_max_ms: Annotated[
+        int,
+        Setting(
+            "retention.clock.jump.max.ms",
+            MINUTE_MS,
+            Whole(minimum=SECOND_MS, maximum=DAY_MS),
+            "By how much this host's wall clock may be set between two looks before one of them is left out.",
+            unit="ms",
+        ),
+    ]
+    pins_max_age_ms: Annotated[
+        int,
+        Setting(
+            "pins.max.age.ms",
+            DAY_MS,
+            Whole(minimum=MINUTE_MS, maximum=30 * DAY_MS),
+            "How long one read may keep what it reads from being deleted; a read that was forgotten ends here.",
+            unit="ms",
+        ),
+    ]
+    pins_skew_ms: Annotated[
+        int,
+        Setting(
+            "pins.skew.ms",
+            MINUTE_MS,
+            Whole(maximum=DAY_MS),
+            "How far apart the clocks of readers, brokers and the object store may be; pins live that much longer.",
+            unit="ms",
+        ),
+    ]
+    orphan_age_floor_ms: Annotated[
+        int,
+        Setting(
+            "wal.orphan.age.floor.ms",
+            10 * MINUTE_MS,
+            Whole(maximum=30 * DAY_MS),
+            "How old an object of the log must be before it goes because no record names it.",
+            unit="ms",
+        ),
+    ]
+
+    @property
+    def default_ms(self) -> int:
+        """Return how long records are kept, from whichever of the three settings counts; -1 is without end."""
+        if self.ms != UNSET:
+            return self.ms
+        if self.minutes != UNSET:
+            return self.minutes * MINUTE_MS if self.minutes >= 0 else -1
+        return self.hours * HOUR_MS if self.hours >= 0 else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,6 +143,96 @@ class PipelineSettings:
             unit="bytes",
         ),
     ]
+    compaction_keys_bytes: Annotated[
+        int,
+        Setting(
+            "pipeline.compaction.keys.bytes",
+            64 * MIB,
+            Whole(minimum=MIB, maximum=4 * GIB),
+            "How much memory a task has for the keys of one partition while it compacts it; a round that meets more "
+            "ends there, and the next one goes on. A task takes about four times as much altogether.",
+            unit="bytes",
+        ),
+    ]
+    compaction_max_bytes: Annotated[
+        int,
+        Setting(
+            "pipeline.compaction.max.bytes",
+            GIB,
+            Whole(minimum=MIB, maximum=1024 * GIB),
+            "The most that one round of compaction of one topic writes anew, by the size of the files that go.",
+            unit="bytes",
+        ),
+    ]
+    compaction_interval_ms: Annotated[
+        int,
+        Setting(
+            "pipeline.compaction.interval.ms",
+            15 * SECOND_MS,
+            Whole(minimum=0, maximum=DAY_MS),
+            "How often a topic that is compacted by key is looked at for something to compact.",
+            unit="ms",
+        ),
+    ]
+    merge_enable: Annotated[
+        bool,
+        Setting(
+            "pipeline.merge.enable",
+            True,
+            Switch(),
+            "Whether small files of tables are merged into larger ones when all runs of a round are done.",
+        ),
+    ]
+    merge_min_files: Annotated[
+        int,
+        Setting(
+            "pipeline.merge.min.files",
+            8,
+            Whole(minimum=2, maximum=1000),
+            "From how many small files on they are merged, also if they do not make a file of the target size yet.",
+            unit="files",
+        ),
+    ]
+    merge_max_bytes: Annotated[
+        int,
+        Setting(
+            "pipeline.merge.max.bytes",
+            512 * MIB,
+            Whole(minimum=MIB, maximum=1024 * GIB),
+            "About how many bytes of Parquet files one round merges, so that the next runs do not wait long.",
+            unit="bytes",
+        ),
+    ]
+    keeping_max_topics: Annotated[
+        int,
+        Setting(
+            "pipeline.keeping.max.topics",
+            16,
+            Whole(minimum=1, maximum=10_000),
+            "How many tables one round looks at for files to merge or to release, or for snapshots to expire.",
+            unit="topics",
+        ),
+    ]
+    release_interval_ms: Annotated[
+        int,
+        Setting(
+            "pipeline.release.interval.ms",
+            MINUTE_MS,
+            Whole(minimum=SECOND_MS, maximum=DAY_MS),
+            "How long after a look at what a topic's log has forgotten the next one comes, if it forgets more.",
+            unit="ms",
+        ),
+    ]
+    quiet_expiry_ms: Annotated[
+        int,
+        Setting(
+            "pipeline.quiet.expiry.ms",
+            6 * HOUR_MS,
+            Whole(minimum=MINUTE_MS, maximum=30 * DAY_MS),
+            "How often snapshots of a table that gets no records are looked at for their age.",
+            unit="ms",
+        ),
+    ]
     topics_at_once: Annotated[
         int,
         Setting(
@@ -210,6 +300,27 @@ class PipelineSettings:
             HOUR_MS,
             Whole(minimum=MINUTE_MS, maximum=365 * DAY_MS),
             "The age at which a table's snapshots go, the newest excepted; tags and branches of yours stay.",
+            unit="ms",
+        ),
+    ]
+    orphan_age_floor_ms: Annotated[
+        int,
+        Setting(
+            "table.orphan.age.floor.ms",
+            3 * DAY_MS,
+            Whole(minimum=HOUR_MS, maximum=365 * DAY_MS),
+            "How old a file below a table must be before it goes because nothing names it; keep it above the longest "
+            "write of yours to that table.",
+            unit="ms",
+        ),
+    ]
+    orphan_interval_ms: Annotated[
+        int,
+        Setting(
+            "table.orphan.interval.ms",
+            DAY_MS,
+            Whole(minimum=MINUTE_MS, maximum=365 * DAY_MS),
+            "How often the pipeline looks for files that nothing names; it lists all files and reads all manifests.",
             unit="ms",
         ),
     ]

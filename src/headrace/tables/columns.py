@@ -7,6 +7,7 @@
     producer_id, producer_epoch, sequence   who sent it, −1 where nobody says
     attributes                              its batch's attributes, codec bits included
     raw                                     null, or what the other columns could not hold (`rows.py`)
+    data                                    the value's fields, where the topic has a schema (`typed/`)
 
 Must stay true: names stand here only. Field ids do not: a catalog numbers them, a `TableFormat` brings them along.
 """
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from headrace.errors import Invalid
 from headrace.tables.format import TableFormat
+from headrace.tables.typed.arrow import FIELD_ID, data_field
 
 PARTITION: Final = "partition"
 OFFSET: Final = "offset"
@@ -37,9 +39,6 @@ PRODUCER_EPOCH: Final = "producer_epoch"
 SEQUENCE: Final = "sequence"
 ATTRIBUTES: Final = "attributes"
 RAW: Final = "raw"
-
-FIELD_ID: Final = b"PARQUET:field_id"
-"""The key under which pyarrow takes a field's id into a Parquet schema."""
 
 
 class Kind(StrEnum):
@@ -100,7 +99,27 @@ def arrow_schema(table_format: TableFormat) -> Any:
     missing = [column.name for column in COLUMNS if column.name not in table_format.field_ids]
     if missing:
         raise Invalid(f"the table has no field {', '.join(missing)}: it is not laid out for a topic's records")
-    return _schema(table_format.field_ids)
+    schema = _schema(table_format.field_ids)
+    if table_format.data is None:
+        return schema
+    return schema.append(data_field(table_format.data, table_format.field_ids))
+
+
+def leaf_names(schema: Any) -> list[str]:
+    """Return the full Iceberg names of all columns that a Parquet file of this schema has, in their order."""
+    return [name for field in schema for name in _leaves(field.type, field.name)]
+
+
+def _leaves(kind: Any, name: str) -> list[str]:
+    if pa.types.is_struct(kind):
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+    elif pa.types.is_list(kind):
+        inner = [kind.value_field]
+    elif pa.types.is_map(kind):
+        inner = [kind.key_field, kind.item_field]
+    else:
+        return [name]
+    return [leaf for field in inner for leaf in _leaves(field.type, f"{name}.{field.name}")]
 
 
 def _schema(field_ids: Mapping[str, int] | None) -> Any:

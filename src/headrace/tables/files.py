@@ -52,7 +52,8 @@ class WrittenFile(msgspec.Struct, frozen=True, array_like=True):
 
     `bucket` and `partition` are its partition value in the table: days or hours since 1970 of the append time, and
     the topic's partition; each is `None` where the table's spec does not ask for it. A file without rows was not
-    written: its `path` is empty and its slices say what became of the offsets.
+    written: its `path` is empty and its slices say what became of the offsets. `dead_letters` is the file with copies
+    of its rows whose values do not fit the topic's schema: a file of another table, without slices.
     """
 
     path: str
@@ -66,3 +67,4 @@ class WrittenFile(msgspec.Struct, frozen=True, array_like=True):
     bucket: int | None
     partition: int | None
     spec_id: int
+    dead_letters: "WrittenFile | None" = None

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from headrace.tables.typed.model import FieldType
+
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
@@ -36,10 +38,20 @@ class TableFormat(msgspec.Struct, frozen=True):
     """What a task must know to write a file of one table.
 
     `field_ids` has every column and every nested field by its full Iceberg name: `offset`, `headers`,
-    `headers.element`, `headers.element.key`…
+    `headers.element`, `headers.element.key`… `data` is the struct of its typed columns, or `None`
+    where it has none.
     """
 
     field_ids: dict[str, int]
     schema_id: int
     spec_id: int
     partitioning: Partitioning
+    data: FieldType | None = None
+
+
+class DeadLetterFormat(msgspec.Struct, frozen=True):
+    """What a task must know to write a file of one dead-letter table; its key begins with `data_prefix`."""
+
+    field_ids: dict[str, int]
+    spec_id: int
+    data_prefix: str

@@ -1,13 +1,15 @@
 """Read one row group of a topic's Parquet file from exactly two byte ranges: the footer and the group itself.
 
 1. `parse_footer` checks and opens the file's tail. Its result is good for every group of the file: keep it.
-2. `read_row_group` checks the group's bytes, decodes them and returns the records as columns.
+2. `read_row_group` checks the group's bytes, decodes them and returns the records as columns; `read_rows` returns all
+   there is of the rows.
 
 Must stay true: pyarrow never sees a byte whose checksum was not right. A flipped bit in a footer may end the process
 inside of it; a flipped bit in a page may come out as another record.
 """
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from headrace.errors import Corrupt
 from headrace.model.extents import RowGroup, TableFile
 from headrace.records.columns import Columns
 from headrace.records.problems import InvalidBatch
+from headrace.tables.columns import TIMESTAMP
 from headrace.tables.rows import RECORD_COLUMNS, columns_of
 
 Buffer = bytes | bytearray | memoryview
@@ -54,6 +57,23 @@ def parse_footer(file: TableFile, data: Buffer) -> Footer:
     return Footer(metadata=metadata, size_bytes=file.footer_bytes)
 
 
+def read_rows(
+    file: TableFile, group: RowGroup, footer: Footer, data: Buffer, *, columns: Sequence[str] | None = None
+) -> Any:
+    """Return a group's rows as a record batch, with all columns that the file has, or with those that are named.
+
+    `data` is the group's byte range. Raises `Corrupt` if it is not what was written.
+    """
+    _check(file, group, footer, data)
+    source = pa.PythonFile(_Window(data, group.start_byte, file.size_bytes), mode="r")
+    wanted = None if columns is None else list(columns)
+    try:
+        with pq.ParquetFile(source, metadata=footer.metadata, pre_buffer=False) as opened:
+            return _one_batch(opened.read_row_group(group.number, columns=wanted, use_threads=False))
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"file {file.path}, row group {group.number}: it cannot be read: {error}") from error
+
+
 def read_row_group(
     file: TableFile, group: RowGroup, footer: Footer, data: Buffer, *, start_offset: int, end_offset: int
 ) -> Columns:
@@ -62,15 +82,25 @@ def read_row_group(
     `data` is the group's byte range. Raises `Corrupt` if it is not what was written. Takes some milliseconds of CPU:
     call it on a thread. The columns may keep more memory alive than they show.
     """
-    _check(file, group, footer, data)
-    source = pa.PythonFile(_Window(data, group.start_byte, file.size_bytes), mode="r")
+    rows = read_rows(file, group, footer, data, columns=_COLUMNS)
     try:
-        with pq.ParquetFile(source, metadata=footer.metadata, pre_buffer=False) as opened:
-            table = opened.read_row_group(group.number, columns=_COLUMNS, use_threads=False)
-        rows = _one_batch(table)
         return columns_of(rows, start_offset=start_offset, end_offset=end_offset)
-    except (pa.ArrowException, OSError, InvalidBatch) as error:
+    except (pa.ArrowException, InvalidBatch) as error:
         raise Corrupt(f"file {file.path}, row group {group.number}: it cannot be read: {error}") from error
+
+
+def times_of(group: RowGroup, footer: Footer) -> tuple[int, int] | None:
+    """Return the least and the greatest time of a group's rows, in microseconds; `None` if the file does not say."""
+    if group.number >= footer.metadata.num_row_groups:
+        return None
+    metadata = footer.metadata.row_group(group.number)
+    for number in range(metadata.num_columns):
+        column = metadata.column(number)
+        if column.path_in_schema == TIMESTAMP:
+            if not column.is_stats_set or not column.statistics.has_min_max:
+                return None
+            return column.statistics.min_raw, column.statistics.max_raw
+    return None
 
 
 def _check(file: TableFile, group: RowGroup, footer: Footer, data: Buffer) -> None:

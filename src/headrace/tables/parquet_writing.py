@@ -41,9 +41,11 @@ from headrace.tables.columns import (
     TIMESTAMP,
     TIMESTAMP_TYPE,
     arrow_schema,
+    leaf_names,
 )
 from headrace.tables.files import ColumnStats
 from headrace.tables.format import TableFormat
+from headrace.tables.typed.model import DATA, ELEMENT, MAP_KEY, MAP_VALUE
 
 ROW_BYTES: Final = 60
 """What a row takes in memory besides the bytes of its key, value and headers."""
@@ -124,7 +126,7 @@ class ParquetFileWriter:
         self._bucket = bucket
         self._partition = partition
         self._compression_level = compression_level
-        self._sink = _Sink()
+        self._sink = ParquetSink()
         self._writer: Any = None
         self._finished: list[Any] = []
         self._groups: list[RowGroup] = []
@@ -136,7 +138,7 @@ class ParquetFileWriter:
         return self._tallies[OFFSET].value_count
 
     def add(self, rows: Any, *, first_offset: int, max_timestamp_ms: int) -> EncodedGroup:
-        """Encode rows of `columns.SCHEMA`, all of one stream, as the next row group.
+        """Encode rows of `columns.SCHEMA`, and of `data` where the format has it, all of one stream, as a row group.
 
         Raises `Invalid` if they do not belong into a file with this partition value.
         """
@@ -199,11 +201,30 @@ class ParquetFileWriter:
         pairs = rows.column(HEADERS).flatten()
         self._tallies[HEADER_KEY].add(len(pairs))
         self._tallies[HEADER_VALUE].add(len(pairs), pc.struct_field(pairs, 1).null_count)
+        if self._format.data is not None:
+            self._count_inside(DATA, rows.column(DATA))
         for name in (PARTITION, OFFSET, KEY):
             self._tallies[name].widen(rows.column(name))
         for name in (TIMESTAMP, APPEND_TIME):
             self._tallies[name].widen(rows.column(name).view(pa.int64()))
         self._check_partition_value()
+
+    def _count_inside(self, name: str, column: Any) -> None:
+        """Count what lies inside of a nested column: a field of a struct once per row, nulls of the struct included;
+        elements, keys and values as many as there are."""
+        inner: list[tuple[str, Any]] = []
+        if pa.types.is_struct(column.type):
+            names = [column.type.field(number).name for number in range(column.type.num_fields)]
+            inner = [(field, pc.struct_field(column, number)) for number, field in enumerate(names)]
+        elif pa.types.is_list(column.type):
+            inner = [(ELEMENT, column.flatten())]
+        elif pa.types.is_map(column.type):
+            # A null map and an empty one have no entries, so what lies between the first and the last offset is all.
+            first, count = column.offsets[0].as_py(), column.offsets[-1].as_py() - column.offsets[0].as_py()
+            inner = [(MAP_KEY, column.keys.slice(first, count)), (MAP_VALUE, column.items.slice(first, count))]
+        for field, array in inner:
+            self._tallies[f"{name}.{field}"].add(len(array), array.null_count)
+            self._count_inside(f"{name}.{field}", array)
 
     def _check_partition_value(self) -> None:
         bucket = self._format.partitioning.bucket
@@ -222,15 +243,15 @@ class ParquetFileWriter:
             )
 
     def _column_stats(self, metadata: Any) -> tuple[ColumnStats, ...]:
-        sizes: dict[str, int] = {}
+        names = leaf_names(self._schema)
+        sizes = dict.fromkeys(names, 0)
         for number, group in enumerate(self._groups):
             found = metadata.row_group(number)
             chunks = [found.column(index) for index in range(found.num_columns)]
             stored_bytes = sum(chunk.total_compressed_size for chunk in chunks)
             assert (found.num_rows, stored_bytes) == (group.row_count, group.size_bytes), f"row group {number}"
-            for chunk in chunks:
-                name = chunk.path_in_schema.replace(".list.", ".")
-                sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
+            for name, chunk in zip(names, chunks, strict=True):
+                sizes[name] += chunk.total_compressed_size
         return tuple(self._stats_of(name, size_bytes) for name, size_bytes in sizes.items())
 
     def _stats_of(self, name: str, size_bytes: int) -> ColumnStats:
@@ -304,7 +325,7 @@ _BOUNDS: Final[dict[str, Callable[[Any, Any], Bounds]]] = {
 """Iceberg's single-value form: integers and times little-endian, binary as it is."""
 
 
-class _Sink:
+class ParquetSink:
     """A file to pyarrow. It keeps what was written since it was last asked, in memory that is used again."""
 
     def __init__(self) -> None:

@@ -86,8 +86,7 @@ def rows_of(records: Any, *, partition: int, append_times: Sequence[tuple[int, i
         records.column("offset"),
         _microseconds(legal_ms),
         _repeated(b"".join(pack("=q", time * _US_PER_MS) * rows for rows, time in append_times), TIME_TYPE, count),
-        # pyarrow shifts by an array or a scalar of the very type.
-        pc.shift_right(pc.bit_wise_and(attributes, LOG_APPEND_TIME_BIT), pa.scalar(3, pa.int16())).cast(pa.int32()),
+        timestamp_types(attributes),
         records.column("key"),
         records.column("value"),
         headers,
@@ -110,10 +109,38 @@ def columns_of(rows: Any, *, start_offset: int, end_offset: int) -> Columns:
         records = _records_of(rows)
     except (KeyError, struct.error, pa.ArrowException, AttributeError) as problem:
         raise InvalidBatch(Problem.COLUMNS, f"the rows are not those of a topic's table: {problem}") from problem
-    first, end = _rows_between(rows.column(OFFSET), start_offset, end_offset)
+    first, end = rows_between(rows.column(OFFSET), start_offset, end_offset)
     return arrow.from_arrow(
         records.slice(first, end - first), start_offset=start_offset, end_offset=max(start_offset, end_offset)
     )
+
+
+def clamped_ms(time_ms: int) -> int:
+    """Return a time, or the nearest one that a row can have."""
+    return max(MIN_TIME_MS, min(MAX_TIME_MS, time_ms))
+
+
+def legal_microseconds(time_ms: Any) -> Any:
+    """Return times of records as rows have them, without those that microseconds cannot say."""
+    return _microseconds(_legal_times(time_ms))
+
+
+def legal_headers(headers: Any) -> Any:
+    """Return headers of records as rows have them, with keys of UTF-8. They are not a slice of others."""
+    return _legal_headers(headers)[0]
+
+
+def timestamp_types(attributes: Any) -> Any:
+    """Return whose the times of records are, by their batches' attributes: 0 the producer's, 1 the broker's."""
+    # pyarrow shifts by an array or a scalar of the very type.
+    return pc.shift_right(pc.bit_wise_and(attributes, LOG_APPEND_TIME_BIT), pa.scalar(3, pa.int16())).cast(pa.int32())
+
+
+def rows_between(offsets: Any, start_offset: int, end_offset: int) -> tuple[int, int]:
+    """Return the first row at or behind the start, and the first at or behind the end; offsets ascend."""
+    first = int(pc.sum(pc.less(offsets, start_offset)).as_py() or 0)
+    end = int(pc.sum(pc.less(offsets, end_offset)).as_py() or 0)
+    return first, max(first, end)
 
 
 def _repeated(values: bytes, kind: Any, count: int) -> Any:
@@ -264,10 +291,3 @@ def _replaced(column: Any, changes: Mapping[int, Any]) -> Any:
     is_changed = pa.Array.from_buffers(pa.uint8(), len(column), [None, pa.py_buffer(mask)], 0).cast(pa.bool_())
     values = pa.array([changes[index] for index in sorted(changes)], column.type)
     return pc.replace_with_mask(column, is_changed, values)
-
-
-def _rows_between(offsets: Any, start_offset: int, end_offset: int) -> tuple[int, int]:
-    """Return the first row at or behind the start, and the first at or behind the end; offsets ascend."""
-    first = int(pc.sum(pc.less(offsets, start_offset)).as_py() or 0)
-    end = int(pc.sum(pc.less(offsets, end_offset)).as_py() or 0)
-    return first, max(first, end)

@@ -6,7 +6,7 @@ its refs stay what they were, however the table goes on.
 
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.tables.port import BranchHead, TopicTable
 
@@ -107,8 +107,15 @@ class TableLook(Protocol):
         """
         ...
 
-    async def newest(self, ref: str, *, count: int) -> Sequence[Mapping[str, object]]:
-        """Return the rows that were appended last, newest first, at most `count`; reads no more files than needed."""
+    def keyed_rows(self, ref: str, *, without: Container[str] = ()) -> AsyncIterator[Any]:
+        """Go through the rows of a ref as Arrow batches with partition, offset, key and value; else as `rows`."""
+        ...
+
+    async def newest(self, ref: str, *, count: int, partition: int | None = None) -> Sequence[Mapping[str, object]]:
+        """Return the rows that were appended last, newest first, at most `count`; reads no more files than needed.
+
+        With `partition`, those of one of the topic's partitions.
+        """
         ...
 
 
@@ -117,4 +124,12 @@ class TableScanner(Protocol):
 
     async def look(self, table: TopicTable) -> TableLook | None:
         """Return the topic's own table, freshly loaded, or `None`. Raises `ForeignTable`, `Retryable`."""
+        ...
+
+
+class DeadLetterScanner(Protocol):
+    """Looks at the dead-letter tables of topics."""
+
+    async def look_at_dead_letters(self, table: TopicTable) -> TableLook | None:
+        """Return the topic's dead-letter table, freshly loaded, or `None`. Raises `Retryable`."""
         ...

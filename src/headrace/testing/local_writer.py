@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from headrace.objects.port import ObjectStore
-from headrace.pipeline.plans import WriteTask
-from headrace.pipeline.writing import write_file
+from headrace.pipeline.key_scanning import scan_keys
+from headrace.pipeline.performing import perform_task
+from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.runtime.rng import Rng
 from headrace.tables.files import WrittenFile
 
@@ -17,10 +19,14 @@ class LocalWriter:
         self._rng = rng
         self._after_file = after_file
 
-    async def write(self, tasks: Sequence[WriteTask]) -> list[WrittenFile]:
+    async def write(self, tasks: Sequence[TableTask]) -> list[WrittenFile]:
         """Write one file after the other."""
         files: list[WrittenFile] = []
         for task in tasks:
-            files.append(await write_file(task, self._objects, attempt=f"0-{self._rng.getrandbits(32):08x}"))
+            files.append(await perform_task(task, self._objects, attempt=f"0-{self._rng.getrandbits(32):08x}"))
             self._after_file()
         return files
+
+    async def scan(self, tasks: Sequence[ScanTask]) -> list[ScannedStream]:
+        """Scan one stream after the other."""
+        return [await scan_keys(task, self._objects, attempt=f"0-{self._rng.getrandbits(32):08x}") for task in tasks]

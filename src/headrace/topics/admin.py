@@ -24,7 +24,7 @@ from headrace.topics.changing import (
     delete_topic,
     grow_topic,
 )
-from headrace.topics.configs import TopicDefaults, check_configs
+from headrace.topics.configs import TopicDefaults, check_change, check_configs
 from headrace.topics.directory import TopicDirectory, topic_of
 from headrace.topics.names import check_name
 from headrace.topics.problems import InvalidPartitionCount
@@ -125,7 +125,7 @@ class TopicAdmin:
         Raises `Missing`, or `InvalidTopicConfig`.
         """
         check_name(name)
-        change = configure_topic(name, changes, replace=replace, check=check_configs, validate_only=validate_only)
+        change = configure_topic(name, changes, replace=replace, check=check_change, validate_only=validate_only)
         return await self._done(await self._apply(lambda _: change))
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, HeadraceError]:

@@ -142,12 +142,13 @@ def configure_topic(
     changes: Mapping[str, str | None],
     *,
     replace: bool,
-    check: Callable[[Mapping[str, str]], None],
+    check: Callable[[Mapping[str, str], Mapping[str, str]], None],
     validate_only: bool = False,
 ) -> TopicChange[TopicRecord]:
     """Return the change that sets configs, or unsets those that are `None`; with `replace`, all that are not named.
 
-    `check` raises what is wrong with the configs as they would then be together. Raises `Missing`.
+    `check` is told the configs before and after, and raises what is wrong with them as they would then be together.
+    Raises `Missing`.
     """
 
     def decide(seen: Seen) -> Decision[TopicRecord]:
@@ -158,7 +159,7 @@ def configure_topic(
                 merged.pop(config, None)
             else:
                 merged[config] = value
-        check(merged)
+        check(record.overrides, merged)
         configured = msgspec.structs.replace(record, overrides=merged)
         if validate_only or configured == record:
             return Decision(result=configured)

@@ -164,6 +164,23 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """Any text, as it was typed; what it means is judged together with other configs."""
+
+    expected: str
+
+    @property
+    def type(self) -> ConfigType:
+        return ConfigType.STRING
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def show(self, text: str) -> str:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
 class Listed:
     """A list, separated by commas; it may be empty. What stands there twice counts once.
 

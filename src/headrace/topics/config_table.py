@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.tables.typed.schemas import Framing, SchemaType
 from headrace.topics.config_kinds import (
     MAX_INT64,
     REPLICAS_LISTED,
     ConfigKind,
     Flag,
     Real,
+    Text,
     Word,
     int32,
     int64,
@@ -30,6 +32,7 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
 
 DAY_MS: Final = 86_400_000
 HOUR_MS: Final = 3_600_000
+DEFAULT_RETENTION_MS: Final = 7 * DAY_MS
 
 AS_PRODUCED: Final = "producer"
 CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip")
@@ -42,6 +45,16 @@ TABLE_ENABLE: Final = "headrace.table.enable"
 TABLE_TARGET_LAG_MS: Final = "headrace.table.target.lag.ms"
 TABLE_PARTITION_BY: Final = "headrace.table.partition.by"
 TABLE_DELETE_WITH_TOPIC: Final = "headrace.table.delete.with.topic"
+TABLE_COMPACTION: Final = "headrace.table.compaction"
+TABLE_HISTORY: Final = "history"
+TABLE_LATEST: Final = "latest"
+TABLE_RETENTION: Final = "headrace.table.retention"
+KEEP: Final = "keep"
+FOLLOW: Final = "follow"
+TABLE_SCHEMA: Final = "headrace.table.schema"
+TABLE_SCHEMA_TYPE: Final = "headrace.table.schema.type"
+TABLE_SCHEMA_MESSAGE: Final = "headrace.table.schema.message"
+TABLE_SCHEMA_FRAMING: Final = "headrace.table.schema.framing"
 MIN_TABLE_LAG_MS: Final = 5_000
 """A shorter lag would make so many small files and snapshots that reading the table suffers."""
 
@@ -69,7 +82,8 @@ _ALL = (
         kind=words_listed((COMPACT, DELETE)),
         default=DELETE,
         sentence="How old records go: deleted by age and size, compacted by key, both, or (empty) never. With "
-        "compact, records without a key are refused." + _NOT_YET,
+        "compact, records without a key are refused, and the pipeline keeps the latest record per key; a topic "
+        "without a table is not compacted.",
         broker_name="log.cleanup.policy",
     ),
     TopicConfig(
@@ -105,8 +119,8 @@ _ALL = (
         name="delete.retention.ms",
         kind=int64(0),
         default=str(DAY_MS),
-        sentence="How long compaction keeps the marker of a deleted key, so that slow readers learn of it."
-        + _NOT_YET,
+        sentence="How long compaction keeps the marker of a deleted key, so that slow readers learn of it; counted "
+        "from the round that first came past it.",
         broker_name="log.cleaner.delete.retention.ms",
     ),
     TopicConfig(
@@ -137,6 +151,14 @@ _ALL = (
         sentence="Which replicas are held back while they copy." + _NO_REPLICAS,
     ),
     TopicConfig(
+        name=TABLE_COMPACTION,
+        kind=Word((TABLE_HISTORY, TABLE_LATEST)),
+        default=TABLE_HISTORY,
+        sentence="What the table shows of a topic that is compacted by key: every record that ever was (history), or "
+        "what compaction leaves of them (latest). The latter makes overwrite snapshots, which stream readers of the "
+        "table must be told to skip.",
+    ),
+    TopicConfig(
         name=TABLE_DELETE_WITH_TOPIC,
         kind=Flag(),
         default="false",
@@ -156,6 +178,40 @@ _ALL = (
         default="day(append_time)",
         sentence="What the table is partitioned by: the day or hour at which the broker took a record in, the "
         "topic's partition, or such a time and the partition. A change counts for new files.",
+    ),
+    TopicConfig(
+        name=TABLE_RETENTION,
+        kind=Word((KEEP, FOLLOW)),
+        default=KEEP,
+        sentence="What becomes of rows that the log has forgotten: `keep` leaves them in the table's main, `follow` "
+        "takes their files out as soon as all rows of a file are forgotten.",
+    ),
+    TopicConfig(
+        name=TABLE_SCHEMA,
+        kind=Text("the text of a schema"),
+        default="",
+        sentence="The schema of the topic's values, its whole text: the table gets a struct column `data` with their "
+        "fields, and values that do not fit are listed as dead letters. Empty: no typed columns. `headrace topic` "
+        "reads it from a file where the value is @FILE. See docs/guides/typed-columns.md.",
+    ),
+    TopicConfig(
+        name=TABLE_SCHEMA_FRAMING,
+        kind=Word(tuple(Framing)),
+        default=Framing.NONE.value,
+        sentence="What stands in front of each value: nothing, or (confluent) a zero byte, the four bytes of a "
+        "registry's schema id and the place of a protobuf message in its file, which are skipped.",
+    ),
+    TopicConfig(
+        name=TABLE_SCHEMA_MESSAGE,
+        kind=Text("the name of a message"),
+        default="",
+        sentence="Which message of a .proto file the values are; needed where the file has several.",
+    ),
+    TopicConfig(
+        name=TABLE_SCHEMA_TYPE,
+        kind=Word(tuple(SchemaType)),
+        default=SchemaType.JSON.value,
+        sentence="The language of headrace.table.schema: a JSON Schema, an Avro schema, or a .proto file.",
     ),
     TopicConfig(
         name=TABLE_TARGET_LAG_MS,
@@ -195,7 +251,7 @@ _ALL = (
         name="max.compaction.lag.ms",
         kind=int64(1),
         default=str(MAX_INT64),
-        sentence="When a record must have been compacted at the latest." + _NOT_YET,
+        sentence="When a record must have been compacted at the latest, whatever min.cleanable.dirty.ratio says.",
         broker_name="log.cleaner.max.compaction.lag.ms",
     ),
     TopicConfig(
@@ -231,14 +287,15 @@ _ALL = (
         name="min.cleanable.dirty.ratio",
         kind=Real(minimum=0, maximum=1),
         default="0.5",
-        sentence="Which part of a log must be uncompacted before it is compacted again." + _NOT_YET,
+        sentence="Which part of a log must be uncompacted before it is compacted again, by the size of its table "
+        "files.",
         broker_name="log.cleaner.min.cleanable.ratio",
     ),
     TopicConfig(
         name="min.compaction.lag.ms",
         kind=int64(0),
         default="0",
-        sentence="How long a record is spared from compaction at least." + _NOT_YET,
+        sentence="How long a record is spared from compaction at least, by its time.",
         broker_name="log.cleaner.min.compaction.lag.ms",
     ),
     TopicConfig(
@@ -277,15 +334,16 @@ _ALL = (
         name="retention.bytes",
         kind=int64(),
         default="-1",
-        sentence="How large a partition may grow before its oldest records are deleted; -1 means without end."
-        + _NOT_YET,
+        sentence="How large a partition may grow before its oldest records are deleted; -1 means without end. What "
+        "counts are the bytes as produced, and records go by whole entries of the index, never below the limit.",
         broker_name="log.retention.bytes",
     ),
     TopicConfig(
         name="retention.ms",
         kind=int64(-1),
-        default=str(7 * DAY_MS),
-        sentence="How old records may become before they are deleted; -1 means without end." + _NOT_YET,
+        default=str(DEFAULT_RETENTION_MS),
+        sentence="How old records may become before they are deleted; -1 means without end. What counts is the "
+        "newest record of an index entry, by the topic's own timestamps, against the slowest clock of all brokers.",
         broker_name="log.retention.ms",
     ),
     TopicConfig(

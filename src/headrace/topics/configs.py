@@ -13,19 +13,21 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.model.topics import TopicRules
+from headrace.model.topics import Retention, TopicRules
 from headrace.runtime.text import one_line
 from headrace.topics.config_kinds import ConfigType, elements_of
 from headrace.topics.config_table import (
     AS_PRODUCED,
     COMPACT,
     DEFAULT_MAX_MESSAGE_BYTES,
+    DEFAULT_RETENTION_MS,
     DELETE,
     LOG_APPEND_TIME,
     TOPIC_CONFIGS,
     TopicConfig,
 )
 from headrace.topics.problems import InvalidTopicConfig
+from headrace.topics.table_schema import check_schema, check_schema_change
 
 MAX_VALUE_CHARS = 32_767
 """The longest string that every version of Kafka's protocol can carry back."""
@@ -49,10 +51,16 @@ class TopicDefaults:
     """What the broker's settings give to topics that do not say otherwise."""
 
     message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    retention_ms: int = DEFAULT_RETENTION_MS
+    retention_bytes: int = -1
 
     def given(self) -> dict[str, str]:
         """Return the values that differ from Kafka's defaults, by the topic config that they stand for."""
-        values = {"max.message.bytes": str(self.message_max_bytes)}
+        values = {
+            "max.message.bytes": str(self.message_max_bytes),
+            "retention.ms": str(self.retention_ms),
+            "retention.bytes": str(self.retention_bytes),
+        }
         return {name: value for name, value in values.items() if value != TOPIC_CONFIGS[name].default}
 
 
@@ -89,6 +97,13 @@ def check_configs(overrides: Mapping[str, str]) -> None:
             f"min.compaction.lag.ms is {least_ms}, more than max.compaction.lag.ms, {most_ms}: lower the one or "
             "raise the other"
         )
+    check_schema(overrides)
+
+
+def check_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise `InvalidTopicConfig` unless a topic that had the first configs may have the second ones from now on."""
+    check_configs(after)
+    check_schema_change(before, after)
 
 
 def rules_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> TopicRules:
@@ -105,6 +120,16 @@ def rules_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> TopicRule
         compression_level=_level(values, codec),
         is_compacted=COMPACT in _policy(values),
     )
+
+
+def retention_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> Retention:
+    """Return what a topic's configuration says of how long its records are kept."""
+    values = defaults.given()
+    values.update((name, value) for name, value in overrides.items() if _is_understood(name, value))
+    if DELETE not in _policy(values):
+        return Retention()
+    age_ms, size_bytes = (_number(values, f"retention.{limit}") for limit in ("ms", "bytes"))
+    return Retention(max_age_ms=age_ms if age_ms >= 0 else None, max_bytes=size_bytes if size_bytes >= 0 else None)
 
 
 def may_delete_records(overrides: Mapping[str, str]) -> bool:

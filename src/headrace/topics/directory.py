@@ -16,7 +16,7 @@ from headrace.metadata.refreshing import SharedRefresh, follow
 from headrace.model.ids import StreamId
 from headrace.model.topics import Topic, TopicId, TopicRules
 from headrace.runtime.clock import Clock
-from headrace.topics.configs import TopicDefaults, rules_of
+from headrace.topics.configs import TopicDefaults, retention_of, rules_of
 from headrace.topics.records import TOPIC_RECORD, TOPICS_REVISION, TopicRecord, TopicsRevision
 
 TOPICS_PER_READ = 500
@@ -31,6 +31,7 @@ def topic_of(record: TopicRecord, defaults: TopicDefaults) -> Topic:
         rules=rules_of(record.overrides, defaults),
         overrides=record.overrides,
         created_at_ms=record.created_at_ms,
+        retention=retention_of(record.overrides, defaults),
     )
 
 

@@ -8,15 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.tables.format import Partitioning
+from headrace.tables.typed.schemas import SchemaSource
 from headrace.topics.config_kinds import Flag
 from headrace.topics.config_table import (
+    FOLLOW,
     TABLE_DELETE_WITH_TOPIC,
     TABLE_ENABLE,
     TABLE_PARTITION_BY,
+    TABLE_RETENTION,
     TABLE_TARGET_LAG_MS,
     TOPIC_CONFIGS,
 )
 from headrace.topics.partition_by import PartitionBy
+from headrace.topics.table_schema import schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,9 @@ class TableRules:
     target_lag_ms: int
     partitioning: Partitioning
     delete_with_topic: bool
+    follows_log: bool = False
+    """Whether rows go from `main` when the log forgets them."""
+    schema: SchemaSource | None = None
 
 
 def table_rules_of(overrides: Mapping[str, str]) -> TableRules:
@@ -36,6 +43,8 @@ def table_rules_of(overrides: Mapping[str, str]) -> TableRules:
         target_lag_ms=int(_understood(overrides, TABLE_TARGET_LAG_MS)),
         partitioning=PartitionBy().parse(_understood(overrides, TABLE_PARTITION_BY)),
         delete_with_topic=Flag().parse(_understood(overrides, TABLE_DELETE_WITH_TOPIC)),
+        follows_log=_understood(overrides, TABLE_RETENTION) == FOLLOW,
+        schema=schema_of(overrides),
     )
 
 

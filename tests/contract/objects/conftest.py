@@ -80,13 +80,7 @@ def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seawe
         yield server
 
 
-# With `--dist loadgroup` all tests of the real server go to one worker; otherwise each worker starts its own.
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.xdist_group("seaweedfs")) if name == "seaweedfs" else name
-        for name in BACKENDS
-    ]
-)
+@pytest.fixture(params=BACKENDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     async with BACKENDS[request.param](request, tmp_path) as opened:
         yield opened

@@ -14,8 +14,6 @@ from headrace.runtime.executor import InlineExecutor
 from headrace.runtime.rng import seeded_rng
 from tests.servers.seaweedfs import SeaweedFs
 
-pytestmark = pytest.mark.xdist_group("seaweedfs")
-
 
 @pytest.fixture(autouse=True)
 def environment(seaweedfs_server: SeaweedFs, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -62,7 +62,7 @@ def catalog_executor() -> Iterator[ThreadExecutor]:
     executor.close()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("rest", marks=pytest.mark.xdist_group("seaweedfs"))])
+@pytest.fixture(params=["sqlite", "rest"])
 async def place(
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestWriterV2,
+    write_manifest_list,
+)
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
 from headrace.model.topics import TopicId
@@ -213,6 +223,56 @@ def append_as_a_person(table: Table, name: str) -> None:
     """Add a file to `main` with PyIceberg's own means."""
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
         update.append_data_file(foreign_file(table, name))
+
+
+class _DeleteManifest(ManifestWriterV2):
+    """PyIceberg writes no manifests of delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def delete_rows_as_a_person(table: Table, bucket: int) -> None:
+    """Put a position delete file for one day on `main`, as Spark's merge-on-read does."""
+    metadata = table.metadata
+    parent = metadata.snapshot_by_name("main")
+    assert parent is not None
+    snapshot_id = uuid.uuid4().int >> 65
+    where = f"{table.location()}/metadata/person-{snapshot_id}"
+    file = DataFile.from_args(
+        _table_format_version=2,
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"{where}.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(bucket),
+        record_count=1,
+        file_size_in_bytes=100,
+    )
+    output = table.io.new_output(f"{where}-m.avro")
+    with _DeleteManifest(metadata.specs()[0], metadata.schema(), output, snapshot_id, "deflate") as writer:
+        writer.add(ManifestEntry.from_args(snapshot_id=snapshot_id, data_file=file))
+    made = writer.to_manifest_file()
+    sequence_number = metadata.next_sequence_number()
+    manifest_list = table.io.new_output(f"{where}-l.avro")
+    with write_manifest_list(2, manifest_list, snapshot_id, parent.snapshot_id, sequence_number, "deflate") as listed:
+        listed.add_manifests([*parent.manifests(table.io), made])
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent.snapshot_id,
+            "sequence-number": sequence_number,
+            "timestamp-ms": metadata.last_updated_ms,
+            "manifest-list": manifest_list.location,
+            "summary": Summary(operation=Operation.DELETE, **{"total-delete-files": "1"}),
+            "schema-id": metadata.current_schema_id,
+        }
+    )
+    moved = SetSnapshotRefUpdate.model_validate({"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id})
+    table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=snapshot), moved))
 
 
 def summary_of(table: Table, ref: str) -> Mapping[str, Any]:

@@ -80,7 +80,6 @@ async def test_the_embedded_catalog_keeps_its_rollback_journal(local_place: Plac
         connection.close()
 
 
-@pytest.mark.xdist_group("seaweedfs")
 @pytest.mark.parametrize("lost", [500, 502, 503, 504, None], ids=str)
 async def test_a_server_that_fails_after_committing_is_not_asked_twice(
     lost: int | None,

@@ -16,7 +16,7 @@ from tests.contract.tables.kit import new_topic, written
 RULE = ExpiryRule()
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("rest", marks=pytest.mark.xdist_group("seaweedfs"))])
+@pytest.fixture(params=["memory", "sqlite", "rest"])
 async def catalog(
     request: pytest.FixtureRequest,
     tmp_path: Path,

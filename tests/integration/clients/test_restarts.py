@@ -24,11 +24,20 @@ CRASHES = (
     "metadata.before-commit:100",
     "fold.after-read:2",
     "fold.after-step:2",
+    "repack.after-stage:1",
+    "repack.after-write:1",
+    "swap.after-step:2",
+    "repack.after-swaps:1",
 )
 """Where the broker crashes, and at which arrival: late enough that it is ready and busy by then."""
 
-SMALL_STEPS = {"wal.segment.max.age.ms": "1000", "index.fold.lag.records": "0"}
-"""So that segments are sealed and commit records folded all the time, and crash points there are reached."""
+SMALL_STEPS = {
+    "wal.segment.max.age.ms": "1000",
+    "wal.repack.min.age.ms": "1000",
+    "index.fold.lag.records": "0",
+    "swap.max.entries": "5",
+}
+"""So that segments are sealed, records folded and the WAL repacked all the time, and crash points are reached."""
 
 
 def test_everything_is_there_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:

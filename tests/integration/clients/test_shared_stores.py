@@ -20,9 +20,6 @@ from tests.servers.headrace import HeadraceProcess, running_headrace
 from tests.servers.postgres import PostgresServer, shared_postgres
 from tests.servers.seaweedfs import SeaweedFs, running_seaweedfs
 
-# With `--dist loadgroup` both tests share the servers of one worker.
-pytestmark = pytest.mark.xdist_group("seaweedfs")
-
 BUCKET = "shared"
 SHORT_SESSIONS = {"broker.session.timeout.ms": "2000"}
 

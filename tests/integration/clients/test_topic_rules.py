@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,10 +32,11 @@ from tests.integration.clients.messages import (
 )
 from tests.integration.clients.waiting import eventually
 from tests.integration.clients.wire_client import WireClient
-from tests.servers.headrace import HeadraceProcess
+from tests.servers.headrace import HeadraceProcess, running_headrace
 
 MESSAGE_TOO_LARGE = 10
 INVALID_TIMESTAMP = 32
+INVALID_RECORD = 87
 HOUR_MS = 3_600_000
 
 LIMITS = {"request_timeout": CALL_LIMIT_SECONDS}
@@ -118,33 +120,35 @@ def test_another_compression_changes_the_batches_and_not_the_records(broker: Hea
         assert reader.read(broker.bootstrap, topic, ends_of(expected)) == expected, reader.name
 
 
-def test_configs_are_shown_changed_at_once_and_returned_to_their_defaults(broker: HeadraceProcess) -> None:
-    create_topic(broker.bootstrap, "tuned", retention_ms="100000")
-    client = admin(broker.bootstrap)
-    large, producer = Message(value=b"x" * 5000), CLIENTS["librdkafka"]
-    assert producer.produce(broker.bootstrap, "tuned", [large]) == [0]
+def test_configs_are_shown_changed_at_once_and_returned_to_their_defaults(tmp_path: Path) -> None:
+    as_by_default = {"log.retention.ms": "-2"}
+    with running_headrace(tmp_path / "data", settings=as_by_default) as broker:
+        create_topic(broker.bootstrap, "tuned", retention_ms="100000")
+        client = admin(broker.bootstrap)
+        large, producer = Message(value=b"x" * 5000), CLIENTS["librdkafka"]
+        assert producer.produce(broker.bootstrap, "tuned", [large]) == [0]
 
-    shown = configs_of(client, "tuned")
-    assert shown["retention.ms"].value == "100000"
-    assert ConfigSource(shown["retention.ms"].source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
-    assert shown["max.message.bytes"].value == "1048588"
-    assert shown["max.message.bytes"].is_default
+        shown = configs_of(client, "tuned")
+        assert shown["retention.ms"].value == "100000"
+        assert ConfigSource(shown["retention.ms"].source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert shown["max.message.bytes"].value == "1048588"
+        assert shown["max.message.bytes"].is_default
 
-    alter(client, "tuned", max_message_bytes="2000", retention_ms=None)
-    shown = configs_of(client, "tuned")
-    assert shown["max.message.bytes"].value == "2000"
-    assert ConfigSource(shown["max.message.bytes"].source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
-    assert shown["retention.ms"].value == "604800000"
-    assert shown["retention.ms"].is_default
-    with pytest.raises(Failed) as refused:
-        producer.produce(broker.bootstrap, "tuned", [large])
-    assert refused.value.code == MESSAGE_TOO_LARGE
+        alter(client, "tuned", max_message_bytes="2000", retention_ms=None)
+        shown = configs_of(client, "tuned")
+        assert shown["max.message.bytes"].value == "2000"
+        assert ConfigSource(shown["max.message.bytes"].source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert shown["retention.ms"].value == "604800000"
+        assert shown["retention.ms"].is_default
+        with pytest.raises(Failed) as refused:
+            producer.produce(broker.bootstrap, "tuned", [large])
+        assert refused.value.code == MESSAGE_TOO_LARGE
 
-    with pytest.raises(KafkaException) as invalid:
-        alter(client, "tuned", max_message_bytes="many")
-    assert invalid.value.args[0].code() == KafkaError.INVALID_CONFIG
-    alter(client, "tuned", max_message_bytes=None)
-    assert producer.produce(broker.bootstrap, "tuned", [large]) == [1]
+        with pytest.raises(KafkaException) as invalid:
+            alter(client, "tuned", max_message_bytes="many")
+        assert invalid.value.args[0].code() == KafkaError.INVALID_CONFIG
+        alter(client, "tuned", max_message_bytes=None)
+        assert producer.produce(broker.bootstrap, "tuned", [large]) == [1]
 
 
 def test_partitions_are_added_while_a_producer_works(broker: HeadraceProcess) -> None:
@@ -239,3 +243,15 @@ def test_a_topic_created_anew_is_another_topic(broker: HeadraceProcess, is_idemp
 
 def topic_id(client: AdminClient, name: str) -> str:
     return str(result(client.describe_topics(TopicCollection([name]), **LIMITS)).topic_id)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_compacted_topic_refuses_records_without_a_key(broker: HeadraceProcess, name: str) -> None:
+    topic = f"compacted-{name}"
+    create_topic(broker.bootstrap, topic, cleanup_policy="compact")
+    client = CLIENTS[name]
+    with pytest.raises(Failed) as refused:
+        client.produce(broker.bootstrap, topic, [Message(value=b"v")])
+    # aiokafka does not know this code.
+    assert refused.value.code == (-1 if name == "aiokafka" else INVALID_RECORD)
+    assert client.produce(broker.bootstrap, topic, [Message(key=b"", value=None)]) == [0]

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from headrace.broker.assembly import DOMAIN, topic_defaults
-from headrace.broker.storage import Storage, assemble_runtime, opened_storage
+from headrace.broker.storage import DOMAIN, Storage, assemble_runtime, opened_storage, topic_defaults
 from headrace.index.fold import fold_records, plan_fold
 from headrace.index.rule import StalePlan
 from headrace.index.swap import Swap, replacement_for, swap_entries

@@ -29,10 +29,24 @@ def test_what_nothing_names_is_shown_and_then_deleted(tmp_path: Path, capsys: py
     assert run(["collect", "--data-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "0 objects deleted, 0 bytes as far as their sizes are known\n"
     orphan = leave_orphan(tmp_path)
-    assert run(["collect", "--data-dir", str(tmp_path), "--dry-run", "--output", "json"]) == 0
+    assert (
+        run(
+            [
+                "collect",
+                "--data-dir",
+                str(tmp_path),
+                "--set",
+                "wal.orphan.age.floor.ms=0",
+                "--dry-run",
+                "--output",
+                "json",
+            ]
+        )
+        == 0
+    )
     shown = json.loads(capsys.readouterr().out)
     assert shown == [{"key": ORPHAN, "bytes": 5, "why": "orphan"}] and orphan.exists()
-    assert run(["collect", "--data-dir", str(tmp_path)]) == 0
+    assert run(["collect", "--data-dir", str(tmp_path), "--set", "wal.orphan.age.floor.ms=0"]) == 0
     assert f"{ORPHAN}" in capsys.readouterr().out and not orphan.exists()
 
 
@@ -40,6 +54,6 @@ def test_it_takes_its_turn_beside_a_broker(tmp_path: Path, capsys: pytest.Captur
     data_dir = tmp_path / "data"
     with running_headrace(data_dir):
         orphan = leave_orphan(data_dir)
-        assert run(["collect", "--data-dir", str(data_dir)]) == 0
+        assert run(["collect", "--data-dir", str(data_dir), "--set", "wal.orphan.age.floor.ms=0"]) == 0
     assert "objects deleted" in capsys.readouterr().out
     assert not orphan.exists(), "the one or the other has deleted it"

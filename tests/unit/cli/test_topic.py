@@ -1,12 +1,14 @@
 """`headrace topic` where no cluster is needed. What it does to one is tested in tests/integration."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from headrace.cli import topic as topic_commands
 from headrace.cli.client.admin import ConfigValue, PartitionDetails, TopicDetails
 from headrace.cli.main import run
+from headrace.cli.options import MAX_CONFIG_FILE_BYTES
 from headrace.errors import Exists, HeadraceError, Missing, Retryable
 
 ORDERS = TopicDetails(
@@ -200,3 +202,24 @@ def test_a_cluster_that_does_not_answer_is_told_with_what_to_do(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("headrace: no broker answers at 127.0.0.1:1 (")
     assert line.endswith("): start one with `headrace serve`, or name another with --bootstrap")
+
+
+def test_a_config_can_be_the_text_of_a_file(
+    admin: FakeAdmin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "order.avsc"
+    file.write_text('{"type": "record"}\n', encoding="utf-8")
+    assert run(["topic", "create", "new", "--config", f"headrace.table.schema=@{file}"]) == 0
+    assert run(["topic", "alter", "orders", "--set", f"headrace.table.schema=@{file}"]) == 0
+    told = {"headrace.table.schema": '{"type": "record"}\n'}
+    assert admin.calls == [
+        ("create", "new", {"partitions": None, "configs": told, "validate_only": False}),
+        ("configs", "orders", told, []),
+    ]
+    assert run(["topic", "create", "new", "--config", f"headrace.table.schema=@{tmp_path}/nowhere"]) == 2
+    assert "nowhere cannot be read" in capsys.readouterr().err
+    file.write_bytes(b"\xff")
+    assert run(["topic", "create", "new", "--config", f"headrace.table.schema=@{file}"]) == 2
+    file.write_text("x" * (MAX_CONFIG_FILE_BYTES + 1))
+    assert run(["topic", "create", "new", "--config", f"headrace.table.schema=@{file}"]) == 2
+    assert "is larger than" in capsys.readouterr().err

@@ -69,7 +69,14 @@ class FetchKit(WriterKit):
         )
 
     def fetching(self, cache: IndexCache, tail: TailCache, catch_up: CatchUp) -> Fetcher:
-        return Fetcher(index=cache, tail=tail, catch_up=catch_up, clock=self.clock, log=self.log_out)
+        return Fetcher(
+            index=cache,
+            tail=tail,
+            catch_up=catch_up,
+            clock=self.clock,
+            log=self.log_out,
+            rules_of=lambda _: self.rules,
+        )
 
     def another(self) -> Fetcher:
         """Return the fetcher of another broker of this log, which knows nothing yet."""

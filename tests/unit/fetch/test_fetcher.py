@@ -9,6 +9,7 @@ from headrace.fetch.fetcher import MAX_WAIT_MS, Fetched, Outcome
 from headrace.index.objects import wal_object_id, wal_object_key
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.model.ids import StreamId
+from headrace.model.topics import TopicRules
 from headrace.testing.batches import make_batch
 from tests.unit.fetch.kit import FetchKit, offsets_of, values_of
 from tests.unit.produce.scripted import WRITER, Hold, Refuse
@@ -44,6 +45,20 @@ async def test_what_the_tail_lost_comes_from_objects() -> None:
     (found,) = await kit.fetch((stream, 0))
     assert offsets_of(found) == [0, 1, 2, 3, 4, 5]
     assert kit.script.calls == {"read": 1}
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+async def test_memory_of_a_compacted_stream_is_dropped_when_its_index_changes(is_compacted: bool) -> None:
+    kit, stream = await logged(3)
+    kit.rules = TopicRules(max_message_bytes=1_000_000, is_compacted=is_compacted)
+    await advance_log_start(kit.keys, stream, 1, now_ms=0).apply(kit.metadata)
+    await kit.cache.fresh_head(stream)
+    (found,) = await kit.fetch((stream, 2))
+    assert offsets_of(found) == [2, 3, 4, 5]
+    assert kit.tail.covers(stream, 2) != is_compacted
+    await kit.put(stream, b"6")
+    await kit.fetch((stream, 6))
+    assert kit.tail.covers(stream, 6), "it is dropped once per change"
 
 
 async def test_another_broker_finds_everything() -> None:

@@ -113,3 +113,17 @@ def test_what_was_found_is_counted() -> None:
     cache.find(A, 0, 1000)
     cache.find(A, 10, 1000)
     assert (cache.hits, cache.misses, cache.hit_bytes) == (1, 1, SIZE)
+
+
+def test_stream_that_is_dropped_leaves_the_others_alone() -> None:
+    cache = cache_of(9)
+    fill(cache, A, 0, 10)
+    fill(cache, B, 0)
+    fill(cache, A, 20)
+    cache.drop(A)
+    cache.drop(A)
+    assert not cache.covers(A, 0) and cache.covers(B, 0)
+    assert cache.held_bytes == COST
+    fill(cache, A, 30)
+    assert cache.evict(2 * COST) == 2 * COST
+    assert cache.held_bytes == 0

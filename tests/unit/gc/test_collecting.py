@@ -14,12 +14,13 @@ from headrace.index.objects import (
     wal_object_id,
     wal_object_key,
 )
+from headrace.index.pins import put_pin, release_pin
 from headrace.index.streams import advance_log_start
 from headrace.index.trim import plan_trim, trim_entries
-from headrace.index.values import OBJECT_RECORD, ObjectRecord, ObjectState
+from headrace.index.values import OBJECT_RECORD, ObjectRecord, ObjectState, PinRecord
 from headrace.index.writers import register_writer
 from headrace.metadata.keys import prefix_range
-from headrace.model.ids import ObjectId, ObjectKey, WriterId
+from headrace.model.ids import ObjectId, ObjectKey, PinId, StreamId, WriterId
 from headrace.objects.memory import PREPARED_BYTES
 from headrace.runtime.crash_points import CrashPoint, NoCrashes
 from tests.unit.gc.folded import fold_all
@@ -29,6 +30,7 @@ STAGED_MAX_AGE_MS = 60_000
 SEALED_GRACE_MS = 10_000
 AGES = CollectingAges(staged_max_age_ms=STAGED_MAX_AGE_MS, sealed_grace_ms=SEALED_GRACE_MS)
 OTHER = WriterId("b2" * 16)
+PIN = PinId("c3" * 16)
 
 
 class PowerCut(Exception):
@@ -420,3 +422,58 @@ async def test_condemned_object_takes_no_commit() -> None:
     await seal_object(kit.keys, wal_object_id(WRITER, 0), now_ms=0).apply(kit.metadata)
     record = await kit.object(0)
     assert record is None or record.state is ObjectState.CONDEMNED, "never back"
+
+
+# Pins
+
+
+async def trimmed(kit: WriterKit, stream: StreamId, log_start: int) -> None:
+    await advance_log_start(kit.keys, stream, log_start, now_ms=0).apply(kit.metadata)
+    entries = await plan_trim(kit.metadata, kit.keys, stream, max_entries=10)
+    await trim_entries(kit.keys, stream, entries, now_ms=kit.clock.now_ms()).apply(kit.metadata)
+
+
+async def pin(kit: WriterKit) -> None:
+    now_ms = kit.clock.now_ms()
+    # The clock of whoever pins is an hour behind: revisions count, and no clock does.
+    record = PinRecord(now_ms - 3_600_000, now_ms, 1, "a read")
+    await put_pin(kit.keys, PIN, record).apply(kit.metadata)
+
+
+async def test_what_a_pinned_read_may_have_planned_from_stays_until_its_end() -> None:
+    kit = WriterKit()
+    (stream,) = await kit.start()
+    await kit.append(stream, b"0")
+    await kit.writer.close()
+    await fold_all(kit)
+    await pin(kit)
+    await trimmed(kit, stream, 1)
+    await kit.clock.advance(10 * SEALED_GRACE_MS / 1000)
+    collector = collector_of(kit)
+    assert await collector.survey() == [] and await collector.tick() == []
+    assert collector.waiting.object_count == 1
+    await release_pin(kit.keys, PIN).apply(kit.metadata)
+    (removed,) = await collector.tick()
+    assert await stored(kit) == [] and removed.key.startswith("wal/")
+
+
+async def test_pin_holds_nothing_that_was_unnamed_before_it() -> None:
+    kit = WriterKit()
+    (stream,) = await kit.start()
+    await kit.append(stream, b"0")
+    await kit.writer.close()
+    await fold_all(kit)
+    await trimmed(kit, stream, 1)
+    await pin(kit)
+    await kit.clock.advance(SEALED_GRACE_MS / 1000)
+    await collector_of(kit).tick()
+    assert await stored(kit) == []
+
+
+async def test_pin_does_not_keep_staged_objects() -> None:
+    kit = WriterKit()
+    await pin(kit)
+    await stage(kit, 1)
+    await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
+    await collector_of(kit).tick()
+    assert await stored(kit) == []

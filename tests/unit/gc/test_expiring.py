@@ -1,8 +1,9 @@
 """Silent producers are forgotten, a few streams per tick, and those that still send are kept."""
 
-from headrace.gc.expiring import ProducerExpirer
+from headrace.gc.expiring import ProducerExpirer, SinkExpirer
+from headrace.index.sinks import SinkCommit, begin_write, commit_batch
 from headrace.metadata.keys import prefix_range
-from headrace.model.ids import StreamId
+from headrace.model.ids import StreamId, WriterId
 from headrace.testing.clock import ManualClock
 from tests.log_kit import EXPIRATION_MS, LogKit, batch
 
@@ -43,3 +44,18 @@ async def test_round_after_round_every_stream_loses_its_silent_producers_only() 
 async def test_nothing_happens_where_there_are_no_streams() -> None:
     log = LogKit()
     assert await expirer(log, [], streams_per_tick=2, producers_per_step=2).tick() == 0
+
+
+async def test_sinks_and_their_writes_are_walked_a_page_at_a_time() -> None:
+    log = LogKit()
+    for number in range(3):
+        write = WriterId(f"{number:032x}")
+        await begin_write(log.keys, write, now_ms=log.now_ms, max_age_ms=1000).apply(log.store)
+        commit = SinkCommit(sink_id=f"{number}", batch_id=0, query="", write=write, frames=[])
+        await commit_batch(log.keys, commit, now_ms=log.now_ms).apply(log.store)
+        await begin_write(log.keys, write, now_ms=log.now_ms, max_age_ms=1000).apply(log.store)
+    clock = ManualClock(now_ms=log.now_ms + 1000)
+    sinks = SinkExpirer(keys=log.keys, metadata=log.store, clock=clock, expiration_ms=5000, sinks_per_step=2)
+    assert [await sinks.tick() for _ in range(3)] == [2, 1, 0]
+    await clock.advance(4.0)
+    assert sorted([await sinks.tick() for _ in range(3)]) == [0, 1, 2]

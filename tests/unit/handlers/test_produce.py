@@ -541,6 +541,22 @@ async def test_what_has_to_be_opened_leaves_the_loop(rules: dict[str, object]) -
     assert answer.error_code == 0 and len(ran) == 1
 
 
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+async def test_compacted_topic_refuses_a_whole_batch_and_tells_which_records_have_no_key(version: int) -> None:
+    node = ProduceNode()
+    await node.start(1, is_compacted=True)
+    if version >= 3:
+        body = record(key=b"a") + record(1) + record(2, key=b"b") + record(3)
+        data = bytes(Batch(body=body, record_count=4, last_offset_delta=3).build())
+    else:
+        data = b"".join(message(b"v", key=key, magic=version // 2) for key in (b"a", None, b"b", None))
+    (answer,) = await node.send((0, data), version=version)
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [one.batch_index for one in answer.record_errors] == ([1, 3] if version >= 8 else [])
+    assert all("no key" in (one.batch_index_error_message or "") for one in answer.record_errors)
+    assert await node.kit.values(node.streams[0]) == []
+
+
 def _ruled(node: ProduceNode, *, max_message_bytes: int) -> Topic:
     topic = node.topics.stored["t"]
     return replace(topic, rules=replace(topic.rules, max_message_bytes=max_message_bytes))

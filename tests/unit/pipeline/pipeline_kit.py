@@ -6,6 +6,9 @@ from headrace.gc.folding import Folder, FoldLimits
 from headrace.index.values import INDEX_ENTRY, IndexEntry
 from headrace.model.ids import StreamId
 from headrace.model.topics import Topic
+from headrace.pipeline.compaction_plan import CompactionLimits
+from headrace.pipeline.keeping import KeepLimits
+from headrace.pipeline.named_files import IndexNames
 from headrace.pipeline.planner import PlanLimits
 from headrace.pipeline.ports import NoProgress, TableWriter
 from headrace.pipeline.records import SagaRecord, TableState
@@ -96,6 +99,9 @@ class PipelineKit(WriterKit):
         crash_points: CrashPoints | None = None,
         trouble: Trouble = no_trouble,
         writer: TableWriter | None = None,
+        compaction: CompactionLimits | None = None,
+        keep: KeepLimits | None = None,
+        expiry: ExpiryRule | None = None,
     ) -> "PipelineProcess":
         """Start a pipeline process with a session of its own."""
         session = await self.metadata.open_session(timeout_ms=60_000)
@@ -117,8 +123,9 @@ class PipelineKit(WriterKit):
             rng=self.rng,
             crash_points=points,
             progress=NoProgress(),
-            expiry=ExpiryRule(),
+            expiry=expiry or ExpiryRule(),
             write=WriteLimits(),
+            names=IndexNames(self.metadata, self.keys),
             domain=self.keys.domain,
         )
         folder = Folder(
@@ -137,7 +144,9 @@ class PipelineKit(WriterKit):
             folder=folder,
             parts=parts,
             session=lambda: session,
-            limits=PipelineLimits(plan=PlanLimits()),
+            limits=PipelineLimits(
+                plan=PlanLimits(), keep=keep or KeepLimits(), compaction=compaction or CompactionLimits()
+            ),
             log=log,
         )
         return PipelineProcess(self, pipeline, session)

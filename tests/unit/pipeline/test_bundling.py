@@ -10,6 +10,8 @@ from headrace.model.extents import WalExtent
 from headrace.model.ids import ObjectId, StreamId
 from headrace.pipeline.bundling import SMALL_BYTES, BundlingWriter
 from headrace.pipeline.plans import FilePlan, Slice, WalPiece, WriteTask
+from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.tables.files import WrittenFile
 from headrace.tables.format import Partitioning, TableFormat
 
@@ -34,13 +36,17 @@ class Jobs:
         self.may_go = asyncio.Event()
         self._bad = bad
 
-    async def write(self, tasks: Sequence[WriteTask]) -> list[WrittenFile]:
+    async def write(self, tasks: Sequence[TableTask]) -> list[WrittenFile]:
         self.jobs.append([one.saga_id for one in tasks])
         await self.may_go.wait()
         for one in tasks:
             if one.saga_id in self._bad:
                 raise Missing(one.saga_id)
         return [WrittenFile(one.saga_id, 1, 1, 1, 1, (), (), (), None, None, 0) for one in tasks]
+
+    async def scan(self, tasks: Sequence[ScanTask]) -> list[ScannedStream]:
+        self.jobs.append([one.saga_id for one in tasks])
+        return [ScannedStream(one.partition, one.stream, one.cleanable_end, True) for one in tasks]
 
 
 async def settle() -> None:
@@ -93,3 +99,15 @@ async def test_closing_ends_those_who_wait() -> None:
     await writer.close()
     with pytest.raises(asyncio.CancelledError):
         await run
+
+
+async def test_key_scan_goes_out_at_once_in_a_job_of_its_own() -> None:
+    jobs = Jobs()
+    writer = BundlingWriter(jobs, jobs_at_once=1)
+    run = asyncio.create_task(writer.write([task("a")]))
+    await settle()
+    scan = ScanTask("s", 1, "tables/t/data/", 2, StreamId(7), 0, 9, 0, ())
+    (scanned,) = await writer.scan([scan])
+    assert (scanned.partition, scanned.cleaned_to, jobs.jobs) == (2, 9, [["a"], ["s"]])
+    jobs.may_go.set()
+    await run

@@ -6,8 +6,10 @@ import pytest
 
 from headrace.errors import Corrupt, Retryable
 from headrace.gc.removed import Waiting, Why
+from headrace.index.pins import put_pin, release_pin
+from headrace.index.values import PinRecord
 from headrace.metadata.port import Decision, Key, Reads
-from headrace.model.ids import ObjectKey
+from headrace.model.ids import ObjectKey, PinId
 from headrace.model.topics import TopicId
 from headrace.pipeline.records import CONDEMNED_FILES, TIDY_RECORD, CondemnedFiles, TidyRecord
 from headrace.pipeline.tidying import TableFileCollector, TableFileLimits
@@ -101,6 +103,24 @@ async def test_condemned_files_go_after_their_grace_and_nothing_beside_them() ->
     assert await stored(kit) == ["tables/t/metadata/b.avro"]
     assert not await is_known(kit, kit.keys.condemned("s1"))
     assert collector.waiting == Waiting()
+
+
+async def test_files_condemned_while_a_read_is_pinned_stay_until_its_end() -> None:
+    kit = WriterKit()
+    await put_files(kit, "tables/t/data/a.parquet", "tables/t/data/b.parquet", f"{DATA}s1/0.parquet")
+    await condemn(kit, "before", "tables/t/data/a.parquet")
+    pin = PinId("c3" * 16)
+    await put_pin(kit.keys, pin, PinRecord(0, 1, 1, "a read")).apply(kit.metadata)
+    await condemn(kit, "after", "tables/t/data/b.parquet")
+    await tidy(kit, "s1")
+    await kit.clock.advance(FLOOR_MS / 1000)
+    collector = collector_of(kit)
+    await collector.tick()
+    assert await stored(kit) == ["tables/t/data/b.parquet"], "nothing ever named the files of a lost attempt"
+    assert collector.waiting.object_count == 1
+    await release_pin(kit.keys, pin).apply(kit.metadata)
+    await collector.tick()
+    assert await stored(kit) == []
 
 
 async def test_dropped_table_goes_as_a_whole_in_bounded_ticks() -> None:

@@ -16,11 +16,14 @@ from pyiceberg.types import LongType, NestedField
 
 from headrace.index.objects import wal_object_key
 from headrace.index.streams import advance_log_start
+from headrace.index.trim import plan_trim, trim_entries
 from headrace.index.values import INDEX_ENTRY, IndexEntry
 from headrace.metadata.port import Decision, Key, Reads, Seen
 from headrace.model.extents import TableExtent, WalExtent
 from headrace.model.ids import ObjectKey, StreamId
 from headrace.objects.port import Buffer, ByteRange, object_key
+from headrace.pipeline.keeping import KeepLimits
+from headrace.pipeline.merging import MergeLimits
 from headrace.pipeline.records import TABLE_STATE
 from headrace.pipeline.verify_report import Kind, VerifyReport
 from headrace.records.batch import Codec
@@ -29,6 +32,8 @@ from headrace.tables.iceberg.scan import IcebergLook
 from headrace.tables.port import LOG_BRANCH, Appended, ExpiryRule, TableAppend, TopicTable
 from headrace.testing.batches import make_batch
 from tests.unit.pipeline.workshop import NOON_MS, TOPIC_ID, CutAt, PowerCut, Workshop
+
+MERGING = KeepLimits(merge=MergeLimits(min_files=3))
 
 
 @pytest.fixture
@@ -128,6 +133,43 @@ async def test_it_is_clean_wherever_a_run_was_cut_off(shop: Workshop, point: Cra
     if point in (CrashPoint.SAGA_AFTER_APPEND, CrashPoint.SAGA_AFTER_IN_TABLE, CrashPoint.SWAP_AFTER_STEP):
         assert report.tally.compared_records > 0
         assert report.tally.branch_rows == 66 + 120
+
+
+@pytest.mark.parametrize(
+    ("point", "arrival"),
+    [
+        (CrashPoint.SAGA_AFTER_WRITTEN, 1),
+        (CrashPoint.SAGA_AFTER_APPEND, 1),
+        (CrashPoint.SAGA_AFTER_IN_TABLE, 1),
+        (CrashPoint.SWAP_AFTER_STEP, 1),
+        (CrashPoint.SAGA_AFTER_SWAPPED, 1),
+        (CrashPoint.SAGA_AFTER_DONE, 1),
+    ],
+)
+async def test_it_is_clean_wherever_a_merge_was_cut_off(shop: Workshop, point: CrashPoint, arrival: int) -> None:
+    await _filled(shop, runs=3)
+    with pytest.raises(PowerCut):
+        await shop.keep(MERGING, crash_points=CutAt(point, arrival=arrival))
+    report = await shop.verify()
+    assert _damage(report) == set() and _warnings(report) == {}, report.findings
+    await shop.keep(MERGING)
+    report = await shop.verify()
+    assert report.findings == [] and report.tally.files == 1
+    assert report.tally.log_rows == report.tally.branch_rows == report.tally.main_rows == 3 * 2 * 33
+
+
+async def test_rows_that_main_keeps_after_a_release_are_only_noted(shop: Workshop) -> None:
+    await _filled(shop, runs=3)
+    for stream in shop.topic.streams:
+        await advance_log_start(shop.keys, stream, 40, now_ms=NOON_MS).apply(shop.store)
+        entries = await plan_trim(shop.store, shop.keys, stream, max_entries=10)
+        await trim_entries(shop.keys, stream, entries, now_ms=NOON_MS).apply(shop.store)
+    kept = await shop.keep(KeepLimits(merge=MergeLimits(min_files=100)))
+    assert kept.released_files == 1
+    report = await shop.verify()
+    assert report.is_clean and _warnings(report) == {}
+    assert report.tally.files == 2 and report.tally.main_rows == report.tally.branch_rows + 66
+    assert report.counts[Kind.EXPIRED] > 66
 
 
 async def test_a_look_is_taken_again_until_nothing_moved_meanwhile(shop: Workshop) -> None:

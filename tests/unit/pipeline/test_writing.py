@@ -16,8 +16,9 @@ from headrace.model.ids import ObjectKey, StreamId
 from headrace.objects.memory import MemoryObjects
 from headrace.objects.port import Buffer, ByteRange, ObjectStore
 from headrace.pipeline import wal_windows
+from headrace.pipeline.file_sending import table_file_key
 from headrace.pipeline.plans import WalPiece, WriteTask
-from headrace.pipeline.writing import table_file_key, write_file
+from headrace.pipeline.writing import write_file
 from headrace.records.batch import CONTROL_BIT, Codec
 from headrace.records.record import Record, records_of
 from headrace.runtime.executor import ThreadExecutor

@@ -2,24 +2,30 @@
 
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.index.objects import wal_object_key
+from headrace.metadata.keys import table_lease
 from headrace.metadata.leases import release, take
 from headrace.model.ids import StreamId
 from headrace.model.topics import Topic, TopicId, TopicRules
-from headrace.objects.local import LocalObjects
 from headrace.objects.open import open_objects
+from headrace.objects.port import ObjectStore
 from headrace.pipeline.backlog import read_backlog
+from headrace.pipeline.keeping import Due, KeepLimits, Kept, TableKeeper
+from headrace.pipeline.key_scanning import scan_keys
+from headrace.pipeline.named_files import IndexNames
+from headrace.pipeline.performing import perform_task
 from headrace.pipeline.planner import PlanLimits, plan_run
-from headrace.pipeline.plans import WriteTask
 from headrace.pipeline.ports import NoProgress
-from headrace.pipeline.sagas import Sagas, lease_key
+from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.sagas import Sagas
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.pipeline.swapping import Swapper
 from headrace.pipeline.topic_run import RunParts, TopicRun, WriteLimits
 from headrace.pipeline.verify import Verifier
 from headrace.pipeline.verify_report import VerifyReport
-from headrace.pipeline.writing import write_file
 from headrace.records.batch import BatchView, iter_batches
 from headrace.runtime.crash_points import CrashPoint, CrashPoints, NoCrashes
 from headrace.runtime.executor import InlineExecutor
@@ -58,11 +64,14 @@ class CutAt:
 class OwnWriter:
     """Writes files in this very process."""
 
-    def __init__(self, objects: LocalObjects) -> None:
+    def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
-    async def write(self, tasks: Sequence[WriteTask]) -> list[WrittenFile]:
-        return [await write_file(task, self._objects, attempt="only") for task in tasks]
+    async def write(self, tasks: Sequence[TableTask]) -> list[WrittenFile]:
+        return [await perform_task(task, self._objects, attempt="only") for task in tasks]
+
+    async def scan(self, tasks: Sequence[ScanTask]) -> list[ScannedStream]:
+        return [await scan_keys(task, self._objects, attempt="only") for task in tasks]
 
 
 class Workshop(LogKit):
@@ -85,6 +94,7 @@ class Workshop(LogKit):
             environment={},
         )
         self._objects_made = 0
+        self._rng = seeded_rng(7)
 
     async def begin(self, *, partitions: int = 1, **overrides: str) -> Topic:
         """Make the topic; its name is `orders`."""
@@ -101,8 +111,14 @@ class Workshop(LogKit):
 
     @property
     def table(self) -> TopicTable:
-        partitioning = table_rules_of(self.topic.overrides).partitioning
-        return TopicTable(topic_id=TOPIC_ID, topic_name="orders", partitioning=partitioning)
+        rules = table_rules_of(self.topic.overrides)
+        return TopicTable(
+            topic_id=TOPIC_ID, topic_name="orders", partitioning=rules.partitioning, schema=rules.schema
+        )
+
+    def configure(self, **overrides: str) -> None:
+        """Give the topic other configs from now on."""
+        self.topic = replace(self.topic, overrides=overrides)
 
     async def put(self, stream: StreamId, *batches: bytes) -> None:
         """Commit batches to a stream, as one WAL object and one index entry."""
@@ -114,23 +130,41 @@ class Workshop(LogKit):
         await self.objects.put(wal_object_key(self.keys.domain, object_id), [pad, *batches, pad])
         await self.apply(frame)
 
+    async def keep(self, limits: KeepLimits, *, crash_points: CrashPoints | None = None) -> Kept:
+        """Release and merge what can be, under the topic's lease."""
+        parts = self.parts(crash_points or NoCrashes())
+        session = await self.store.open_session(timeout_ms=60_000)
+        lease = await take(self.store, table_lease(TOPIC_ID), session)
+        try:
+            saga = await parts.sagas.load(TOPIC_ID)
+            if saga is not None:
+                await TopicRun(parts, lease, self.table, self.topic.streams).resume(saga)
+            keeper = TableKeeper(store=self.store, keys=self.keys, parts=parts, limits=limits)
+            return await keeper.keep(lease, self.topic, Due(release=True, merge=True, expiry=False, since_ms=0))
+        finally:
+            await release(self.store, lease)
+
     async def run(self, *, crash_points: CrashPoints | None = None) -> int:
         """Fold, plan and run the topic to its end, or to where the power is cut; return the rows."""
         while await self.fold():
             pass
         parts = self.parts(crash_points or NoCrashes())
         session = await self.store.open_session(timeout_ms=60_000)
-        lease = await take(self.store, lease_key(TOPIC_ID), session)
+        lease = await take(self.store, table_lease(TOPIC_ID), session)
         try:
             saga = await parts.sagas.load(TOPIC_ID)
             if saga is not None:
-                return await TopicRun(parts, lease, self.table).resume(saga)
+                return await TopicRun(parts, lease, self.table, self.topic.streams).resume(saga)
             limits = PlanLimits()
             state = await parts.sagas.state(TOPIC_ID)
             planned = await read_backlog(self.store, self.keys, self.topic, state, limits)
             plan = plan_run(planned, now_ms=self.clock.now_ms(), limits=limits, force=True)
             known_uuid = state.uuid if state is not None and state.ends else ""
-            return 0 if plan is None else await TopicRun(parts, lease, self.table).begin(plan, known_uuid=known_uuid)
+            return (
+                0
+                if plan is None
+                else await TopicRun(parts, lease, self.table, self.topic.streams).begin(plan, known_uuid=known_uuid)
+            )
         finally:
             await release(self.store, lease)
 
@@ -141,14 +175,15 @@ class Workshop(LogKit):
                 store=self.store, keys=self.keys, clock=self.clock, crash_points=crash_points, max_entries=2
             ),
             catalog=self.catalog,
-            writer=OwnWriter(self.objects),  # type: ignore[arg-type]
+            writer=OwnWriter(self.objects),
             objects=self.objects,
             clock=self.clock,
-            rng=seeded_rng(self._objects_made),
+            rng=self._rng,
             crash_points=crash_points,
             progress=NoProgress(),
             expiry=ExpiryRule(),
             write=WriteLimits(row_group_bytes=2_000),
+            names=IndexNames(self.store, self.keys),
             domain=0,
         )
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.topics import TopicRules
-from headrace.produce.intake import HEAVY_BYTES, Accepted, is_heavy, take_in
+from headrace.produce.intake import HEAVY_BYTES, MAX_RECORDS_NAMED, Accepted, is_heavy, take_in
 from headrace.records.batch import BatchView, Codec
 from headrace.records.columns import walk
 from headrace.records.problems import InvalidBatch, Problem
@@ -236,6 +236,25 @@ def test_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
     rules = replace(RULES, is_compacted=True)
     assert values_in(taken(batch_of(b"a", b"b", codec=codec, key=b""), rules)) == [b"a", b"b"]
     assert problem_of(batch_of(b"a", codec=codec, key=None), rules) is Problem.RECORD
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_refusal_names_the_records_without_a_key(codec: Codec) -> None:
+    keys = [None if number in (2, 9, 10) else b"k" for number in range(12)]
+    body = b"".join(record(offset_delta=number, key=key) for number, key in enumerate(keys))
+    data = Batch(body=body, record_count=12, last_offset_delta=11, attributes=codec).build()
+    with pytest.raises(InvalidBatch, match="3 records have no key") as refused:
+        taken(data, replace(RULES, is_compacted=True))
+    assert refused.value.records == [2, 9, 10]
+
+
+def test_refusal_names_a_bounded_number_of_records() -> None:
+    count = MAX_RECORDS_NAMED + 5
+    body = b"".join(record(offset_delta=number) for number in range(count))
+    data = Batch(body=body, record_count=count, last_offset_delta=count - 1).build()
+    with pytest.raises(InvalidBatch, match=f"{count} records") as refused:
+        taken(data, replace(RULES, is_compacted=True))
+    assert refused.value.records == list(range(MAX_RECORDS_NAMED))
 
 
 # Where the work is done

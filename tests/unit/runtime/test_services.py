@@ -37,7 +37,7 @@ class Bench:
         if self.gate is not None:
             await self.gate.wait()
 
-    def ticker(self) -> Ticker:
+    def ticker(self, *, breaks_off: bool = False) -> Ticker:
         return Ticker(
             "folder",
             self.tick,
@@ -46,6 +46,7 @@ class Bench:
             rng=seeded_rng(1),
             log=self.log,
             metrics=self._tick_metrics,
+            breaks_off=breaks_off,
         )
 
     def follower(self, follow: Callable[[], Awaitable[object]]) -> Follower:
@@ -133,6 +134,16 @@ async def test_drain_lets_the_tick_under_way_end_and_begins_no_other(bench: Benc
     assert draining.done()
     assert len(bench.ticked_at) == 1 == bench.count("ok")
     await ticker.wait()
+
+
+async def test_drain_breaks_off_a_tick_that_loses_nothing(bench: Bench) -> None:
+    bench.gate = asyncio.Event()
+    ticker = bench.ticker(breaks_off=True)
+    await ticker.start()
+    await bench.clock.advance(1)
+    await ticker.drain()
+    await ticker.wait()
+    assert len(bench.ticked_at) == 1 and bench.count("ok") == 0 and bench.logged() == []
 
 
 async def test_drain_of_a_sleeping_ticker_needs_no_time(bench: Bench) -> None:

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Invalid
-from headrace.tables.columns import COLUMNS, FIELD_ID, SCHEMA, arrow_schema
+from headrace.tables.columns import COLUMNS, SCHEMA, arrow_schema
+from headrace.tables.typed.arrow import FIELD_ID
 from tests.table_kit import table_format
 
 

@@ -1,4 +1,4 @@
-"""What runs in the executors: one file per task, written from start to end in one Python process.
+"""What runs in the executors: one file per task, written from start to end in one Python process, or one key scan.
 
 Everything a task needs comes in its message, and everything it has to say goes back in one: row data passes neither
 through Java nor through the driver. Nothing here imports broker code, and nothing needs a broker that runs.
@@ -17,8 +17,10 @@ from headrace.errors import Corrupt, Exists, HeadraceError, Invalid, Missing, Ou
 from headrace.objects.open import open_objects
 from headrace.objects.port import ObjectStore
 from headrace.objects.retrying import RetryPolicy
-from headrace.pipeline.plans import WriteTask
-from headrace.pipeline.writing import write_file
+from headrace.pipeline.key_scanning import scan_keys
+from headrace.pipeline.performing import perform_task
+from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.records.columns import IMPLEMENTATION
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.executor import ThreadExecutor
@@ -42,7 +44,7 @@ class ObjectsAddress(msgspec.Struct, frozen=True):
 class TaskMessage(msgspec.Struct, frozen=True):
     """What goes to an executor. `attempts` says how often Spark tries; the last one answers whatever happens."""
 
-    task: WriteTask
+    task: TableTask | ScanTask
     objects: ObjectsAddress
     version: str
     decoder: str
@@ -55,6 +57,12 @@ class Written(msgspec.Struct, frozen=True, tag="written"):
     file: WrittenFile
 
 
+class Scanned(msgspec.Struct, frozen=True, tag="scanned"):
+    """The keys were scanned, and the list of what is obsolete is there."""
+
+    stream: ScannedStream
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """There is no file, and `error` names the class of ours that says what to do next."""
 
@@ -63,7 +71,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 MESSAGES = msgspec.msgpack.Decoder(TaskMessage)
-ANSWERS: msgspec.msgpack.Decoder[Written | Failed] = msgspec.msgpack.Decoder(Written | Failed)
+ANSWERS: msgspec.msgpack.Decoder[Written | Scanned | Failed] = msgspec.msgpack.Decoder(Written | Scanned | Failed)
 
 FINAL = (Missing, Corrupt, Invalid, Unsupported)
 """What no other attempt mends."""
@@ -72,7 +80,7 @@ RAISED: Mapping[str, type[HeadraceError]] = {kind.__name__: kind for kind in (*F
 """The classes that an answer may name."""
 
 
-def message(task: WriteTask, objects: ObjectsAddress, *, attempts: int) -> bytes:
+def message(task: TableTask | ScanTask, objects: ObjectsAddress, *, attempts: int) -> bytes:
     """Pack a task for an executor that is to be as this driver is."""
     told = TaskMessage(task=task, objects=objects, version=__version__, decoder=IMPLEMENTATION, attempts=attempts)
     return msgspec.msgpack.encode(told)
@@ -90,11 +98,11 @@ def perform(packed: bytes) -> bytes:
     return msgspec.msgpack.encode(answer)
 
 
-def answer_to(told: TaskMessage, *, attempt: int, name: str) -> Written | Failed:
-    """Write the file and say what came of it; raises what the next attempt, if there is one, may mend."""
+def answer_to(told: TaskMessage, *, attempt: int, name: str) -> Written | Scanned | Failed:
+    """Do the task and say what came of it; raises what the next attempt, if there is one, may mend."""
     try:
         _require_same_release(told)
-        return Written(asyncio.run(_write(told, name)))
+        return asyncio.run(_do(told, name))
     except FINAL as error:
         return Failed(error=_class_of(error), reason=str(error))
     except (Retryable, OutcomeUnknown, Exists) as error:
@@ -104,12 +112,14 @@ def answer_to(told: TaskMessage, *, attempt: int, name: str) -> Written | Failed
         return Failed(error="Retryable", reason=f"after {told.attempts} attempts: {error}")
 
 
-async def _write(told: TaskMessage, name: str) -> WrittenFile:
+async def _do(told: TaskMessage, name: str) -> Written | Scanned:
     disk, work = ThreadExecutor("disk", threads=DISK_THREADS), ThreadExecutor("work", threads=1)
     try:
         objects = open_address(told.objects, disk)
         try:
-            return await write_file(told.task, objects, attempt=name, executor=work)
+            if isinstance(told.task, ScanTask):
+                return Scanned(await scan_keys(told.task, objects, attempt=name, executor=work))
+            return Written(await perform_task(told.task, objects, attempt=name, executor=work))
         finally:
             await objects.close()
     finally:

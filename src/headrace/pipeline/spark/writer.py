@@ -1,4 +1,5 @@
-"""Write the files of a run with Spark: one job per call, one task per file, the largest first.
+"""Write the files of a run with Spark, or scan its keys: one job per call, one task per file or stream, the largest
+first.
 
 Calls of several topics run side by side. Each holds a thread of its own, because Spark ties what belongs to a job
 (its group, its pool) to the thread that asked for it; its scheduler then shares the cores between the pools.
@@ -13,8 +14,18 @@ import threading
 from collections.abc import Awaitable, Sequence
 
 from headrace.errors import HeadraceError, Retryable
-from headrace.pipeline.plans import WriteTask
-from headrace.pipeline.spark.executing import ANSWERS, RAISED, Failed, ObjectsAddress, message, perform
+from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.scans import ScannedStream, ScanTask
+from headrace.pipeline.spark.executing import (
+    ANSWERS,
+    RAISED,
+    Failed,
+    ObjectsAddress,
+    Scanned,
+    Written,
+    message,
+    perform,
+)
 from headrace.pipeline.spark.session import SparkFailed, SparkHandle, first_line, text_of
 from headrace.runtime.executor import Executor
 from headrace.runtime.rng import Rng
@@ -33,23 +44,35 @@ class SparkWriter:
         self._executor = executor
         self._rng = rng
 
-    async def write(self, tasks: Sequence[WriteTask]) -> list[WrittenFile]:
+    async def write(self, tasks: Sequence[TableTask]) -> list[WrittenFile]:
         """Write one file per task and return them in the order of the tasks; see the port."""
+        answers = await self._perform(tasks, [task.file.size_bytes for task in tasks])
+        return [answer.file for answer in answers if isinstance(answer, Written)]
+
+    async def scan(self, tasks: Sequence[ScanTask]) -> list[ScannedStream]:
+        """Scan the keys of one stream per task; see the port."""
+        answers = await self._perform(tasks, [task.size_bytes for task in tasks])
+        return [answer.stream for answer in answers if isinstance(answer, Scanned)]
+
+    async def _perform(
+        self, tasks: Sequence[TableTask] | Sequence[ScanTask], sizes: Sequence[int]
+    ) -> list[Written | Scanned]:
+        """Do all tasks and return their answers, in their order; raise what one of them has failed with."""
         if not tasks:
             return []
         # Spark starts tasks in order: a large one that comes last would keep one core busy and the others waiting.
-        order = sorted(range(len(tasks)), key=lambda number: -tasks[number].file.size_bytes)
+        order = sorted(range(len(tasks)), key=lambda number: -sizes[number])
         attempts = self._spark.options.task_attempts
         messages = [message(tasks[number], self._objects, attempts=attempts) for number in order]
         group = f"headrace-{self._rng.getrandbits(GROUP_BITS):016x}"
-        answers = await self._run(group, messages, tasks[0].saga_id)
-        files: list[WrittenFile | None] = [None] * len(tasks)
-        for number, packed in zip(order, answers, strict=True):
+        packed_answers = await self._run(group, messages, tasks[0].saga_id)
+        answers: dict[int, Written | Scanned] = {}
+        for number, packed in zip(order, packed_answers, strict=True):
             answer = ANSWERS.decode(packed)
             if isinstance(answer, Failed):
                 raise RAISED.get(answer.error, Retryable)(answer.reason)
-            files[number] = answer.file
-        return [file for file in files if file is not None]
+            answers[number] = answer
+        return [answers[number] for number in range(len(tasks))]
 
     async def _run(self, group: str, messages: list[bytes], saga_id: str) -> list[bytes]:
         job = asyncio.ensure_future(self._executor.run(lambda: self._job(group, messages, saga_id)))

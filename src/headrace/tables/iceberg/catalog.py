@@ -9,7 +9,8 @@ Must stay true:
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -20,12 +21,17 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
     AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
     AssertLastAssignedPartitionId,
     AssertTableUUID,
     RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
     SetDefaultSpecUpdate,
     SetPropertiesUpdate,
     TableRequirement,
@@ -33,29 +39,50 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from headrace.errors import Corrupt, HeadraceError, Retryable
+from headrace.errors import Corrupt, HeadraceError, Invalid, Retryable
 from headrace.runtime.executor import Executor
 from headrace.runtime.logs import Log
 from headrace.runtime.rng import Rng
 from headrace.tables.iceberg import layout
-from headrace.tables.iceberg.commit import branch_head, discard_files, prepare_commit
-from headrace.tables.iceberg.expiry import ManifestPaths, expiring_snapshots, freed_files
+from headrace.tables.iceberg.commit import PreparedCommit, branch_head, prepare_commit
+from headrace.tables.iceberg.expiry import (
+    ManifestPaths,
+    expiring_snapshots,
+    freed_data,
+    freed_files,
+    may_free_data,
+)
 from headrace.tables.iceberg.failures import asking, committing
+from headrace.tables.iceberg.known_files import KnownFiles
+from headrace.tables.iceberg.letter_tables import LetterTables
+from headrace.tables.iceberg.listing import list_branch
 from headrace.tables.iceberg.locations import TABLES_PREFIX, ObjectsRoot, topic_uuid
+from headrace.tables.iceberg.naming import unnamed_files
+from headrace.tables.iceberg.rewriting import prepare_rewrite
 from headrace.tables.iceberg.scan import IcebergLook
+from headrace.tables.iceberg.snapshots import discard_files, stands_on
+from headrace.tables.iceberg.typed_columns import data_of, schema_with, wanted_data
 from headrace.tables.names import NAMESPACE, NameStyle, retired_names, table_name
 from headrace.tables.port import (
+    LOG_BRANCH,
     Appended,
     BranchHead,
+    DeadLetterAppend,
     ExpiryRule,
     ForeignTable,
+    Rewritten,
     TableAppend,
     TableInfo,
+    TableListing,
+    TableRewrite,
     TableStale,
     TopicTable,
     Verdict,
     decide_append,
+    decide_rewrite,
 )
+from headrace.tables.typed.model import InvalidSchema
+from headrace.tables.typed.schemas import ready_schema
 
 ENSURE_ATTEMPTS = 6
 """How often `ensure` looks again when somebody else creates or renames the same table at the same moment."""
@@ -76,7 +103,9 @@ class IcebergCatalog:
         self._executor = executor
         self._rng = rng
         self._log = log
+        self._letters = LetterTables(root=root, style=style, rng=rng, log=log)
         self._manifest_paths = ManifestPaths()
+        self._known_files = KnownFiles()
         self._lock = threading.Lock()
         self._opened: tuple[Catalog, Callable[[], None]] | None = None
 
@@ -93,22 +122,52 @@ class IcebergCatalog:
     async def append(self, append: TableAppend, *, now_ms: int, expiry: ExpiryRule) -> Appended:
         return await self._run("appending", lambda catalog: self._append(catalog, append, now_ms, expiry))
 
-    async def drop(self, table: TopicTable) -> bool:
-        def drop(catalog: Catalog) -> bool:
+    async def rewrite(self, rewrite: TableRewrite, *, now_ms: int, expiry: ExpiryRule) -> Rewritten:
+        return await self._run("rewriting", lambda catalog: self._rewrite(catalog, rewrite, now_ms, expiry))
+
+    async def expire(self, table: TopicTable, *, now_ms: int, expiry: ExpiryRule) -> Sequence[str]:
+        def expire(catalog: Catalog) -> list[str]:
+            loaded = self._load_own(catalog, table)
+            return [] if loaded is None else self._expire(catalog, loaded, expiry, now_ms)
+
+        return await self._run("expiring snapshots", expire)
+
+    async def listing(self, table: TopicTable) -> TableListing | None:
+        def list_files(catalog: Catalog) -> TableListing | None:
             loaded = self._load_own(catalog, table)
             if loaded is None:
-                return False
-            try:
-                catalog.drop_table(loaded.name())
-            except NoSuchTableError:
-                return False
-            return True
+                return None
+            return list_branch(loaded, self._info(loaded, table), known=self._known_files, root=self._root)
+
+        return await self._run("listing files", list_files)
+
+    async def append_dead_letters(
+        self, append: DeadLetterAppend, *, now_ms: int, expiry: ExpiryRule
+    ) -> Sequence[str]:
+        def list_letters(catalog: Catalog) -> Sequence[str]:
+            after = self._letters.append(catalog, append, commit=self._commit, now_ms=now_ms)
+            return self._expire(catalog, after, expiry, now_ms)
+
+        return await self._run("listing dead letters", list_letters)
+
+    async def drop(self, table: TopicTable) -> bool:
+        def drop(catalog: Catalog) -> bool:
+            # The letters first: whoever has to try again finds the topic's table still there.
+            self._drop(catalog, self._letters.load(catalog, table))
+            return self._drop(catalog, self._load_own(catalog, table))
 
         return await self._run("dropping the table", drop)
 
     async def data_files(self, table: TopicTable, *, ref: str) -> Sequence[str]:
         """Return the object keys of a ref's data files. One that lies outside of the object store keeps its URI."""
         return await self._run("listing files", lambda catalog: self._data_files(catalog, table, ref))
+
+    async def unnamed(self, table: TopicTable, keys: Collection[str]) -> frozenset[str] | None:
+        def unnamed(catalog: Catalog) -> frozenset[str] | None:
+            loaded = self._load_own(catalog, table)
+            return None if loaded is None else unnamed_files(loaded, keys, topic_uuid(table.topic_id))
+
+        return await self._run("reading what the table names", unnamed)
 
     async def look(self, table: TopicTable) -> IcebergLook | None:
         """Return the topic's own table as it is now, to be read at leisure, or `None`. Raises `ForeignTable`."""
@@ -118,6 +177,15 @@ class IcebergCatalog:
             return None if loaded is None else IcebergLook(loaded, root=self._root, executor=self._executor)
 
         return await self._run("looking at the table", look)
+
+    async def look_at_dead_letters(self, table: TopicTable) -> IcebergLook | None:
+        """Return the topic's dead-letter table as it is now, or `None`."""
+
+        def look(catalog: Catalog) -> IcebergLook | None:
+            loaded = self._letters.load(catalog, table)
+            return None if loaded is None else IcebergLook(loaded, root=self._root, executor=self._executor)
+
+        return await self._run("looking at dead letters", look)
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
@@ -136,6 +204,15 @@ class IcebergCatalog:
             if self._opened is None:
                 self._opened = self._connect()
             return self._opened[0]
+
+    def _drop(self, catalog: Catalog, loaded: Table | None) -> bool:
+        if loaded is None:
+            return False
+        try:
+            catalog.drop_table(loaded.name())
+        except NoSuchTableError:
+            return False
+        return True
 
     # Finding and creating
 
@@ -192,7 +269,9 @@ class IcebergCatalog:
             elif not self._is_own(loaded, table):
                 self._retire(catalog, loaded)
             else:
-                return self._info(self._laid_out(catalog, loaded, table), table)
+                laid_out = self._typed(catalog, self._laid_out(catalog, loaded, table), table)
+                letters = None if table.schema is None else self._letters.ensure(catalog, table)
+                return replace(self._info(laid_out, table), dead_letters=letters)
         raise Retryable(f"the table of the topic {table.topic_name} is being created or renamed by others as well")
 
     def _call_back_or_create(self, catalog: Catalog, table: TopicTable) -> None:
@@ -266,6 +345,31 @@ class IcebergCatalog:
         self._log.info("table partitioned anew", table=".".join(loaded.name()), by=wanted)
         return catalog.load_table(loaded.name())
 
+    def _typed(self, catalog: Catalog, loaded: Table, table: TopicTable) -> Table:
+        """Give the table the typed columns its topic's schema asks for, if that has changed. Raises `Invalid`."""
+        if table.schema is None:
+            return loaded
+        metadata, name = loaded.metadata, ".".join(loaded.name())
+        try:
+            struct = ready_schema(table.schema).struct
+        except InvalidSchema as error:  # Another release has let it through.
+            raise Invalid(f"headrace.table.schema of the topic {table.topic_name} cannot be used: {error}") from error
+        data = wanted_data(metadata, struct, table=name, topic=table.topic_name)
+        if data == data_of(metadata.schema(), name):
+            return loaded
+        updates: list[TableUpdate] = [
+            AddSchemaUpdate.model_validate({"schema": schema_with(metadata, data)}),
+            SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
+        ]
+        requirements: list[TableRequirement] = [
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+            AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id}),
+        ]
+        catalog.commit_table(loaded, tuple(requirements), tuple(updates))
+        self._log.info("typed columns changed", table=name, schema=table.schema.version)
+        return catalog.load_table(loaded.name())
+
     def _info(self, loaded: Table, table: TopicTable) -> TableInfo:
         metadata = loaded.metadata
         name = ".".join(loaded.name())
@@ -312,13 +416,43 @@ class IcebergCatalog:
         if any(file.path and file.spec_id not in specs for file in append.files):
             raise TableStale(f"run {append.saga_id} was written for another table of that name: plan again")
         prepared = prepare_commit(loaded, append, head=head, root=self._root, rng=self._rng, now_ms=now_ms)
+        after = self._make(catalog, loaded, prepared)
+        return Appended(head=prepared.head, freed=self._expire(catalog, after, expiry, now_ms))
+
+    def _rewrite(self, catalog: Catalog, rewrite: TableRewrite, now_ms: int, expiry: ExpiryRule) -> Rewritten:
+        loaded = self._load_own(catalog, rewrite.table)
+        if loaded is None:
+            raise TableStale(
+                f"the table of the topic {rewrite.table.topic_name} is gone: there is nothing to rewrite"
+            )
+        layout.require_columns(loaded.metadata, ".".join(loaded.name()))
+        head = self._head(loaded)
+        log = loaded.metadata.snapshot_by_name(LOG_BRANCH)
+        keys = (self._root.key_of(file.location) for file in self._known_files.of_snapshot(log, loaded.io))
+        verdict = decide_rewrite(head, {key for key in keys if key is not None}, rewrite)
+        if verdict is Verdict.THERE_ALREADY:
+            assert head is not None
+            return Rewritten(head=head, was_there=True, freed=self._expire(catalog, loaded, expiry, now_ms))
+        specs = loaded.metadata.specs()
+        if head is None or verdict is Verdict.STALE or any(f.path and f.spec_id not in specs for f in rewrite.files):
+            raise TableStale(
+                f"files that rewrite {rewrite.saga_id} was planned from are not in the table: plan again"
+            )
+        prepared = prepare_rewrite(
+            loaded, rewrite, head=head, known=self._known_files, root=self._root, rng=self._rng, now_ms=now_ms
+        )
+        after = self._make(catalog, loaded, prepared)
+        freed = self._expire(catalog, after, expiry, now_ms)
+        return Rewritten(head=prepared.head, main_moved=prepared.main_moved, freed=freed)
+
+    def _make(self, catalog: Catalog, loaded: Table, prepared: PreparedCommit) -> Table:
+        """Make a commit and return the table as it is then; what was written for one that was refused is deleted."""
         try:
-            with committing(f"the commit of run {append.saga_id}"):
-                after = self._commit(catalog, loaded, prepared.requirements, prepared.updates)
+            with committing(f"the commit of run {prepared.head.saga_id}"):
+                return self._commit(catalog, loaded, prepared.requirements, prepared.updates)
         except Retryable:
             discard_files(loaded, prepared.written)
             raise
-        return Appended(head=prepared.head, freed=self._expire(catalog, after, expiry, now_ms))
 
     def _commit(
         self,
@@ -348,15 +482,22 @@ class IcebergCatalog:
             return []
         ids = {snapshot.snapshot_id for snapshot in gone}
         left = [snapshot for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in ids]
+        refs = loaded.metadata.refs.items()
         try:
             with asking("expiring snapshots"):
-                freed = freed_files(gone, left, lambda snapshot: self._manifest_paths.of(snapshot, loaded.io))
-                self._commit(
+                self._freed(loaded, gone, left)  # What cannot be read now is not let go of.
+                after = self._commit(
                     catalog,
                     loaded,
-                    [AssertTableUUID(uuid=loaded.metadata.table_uuid)],
+                    [
+                        AssertTableUUID(uuid=loaded.metadata.table_uuid),
+                        # Somebody who sets a ref back to an old snapshot must find it there.
+                        *(stands_on(name, ref.snapshot_id) for name, ref in refs),
+                    ],
                     [RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(ids)})],
                 )
+                # What others have committed meanwhile may name some of it.
+                freed = self._freed(after, gone, after.metadata.snapshots)
         except HeadraceError as error:
             self._log.warning(
                 "snapshots not expired", table=".".join(loaded.name()), count=len(gone), reason=str(error)
@@ -365,6 +506,16 @@ class IcebergCatalog:
         prefix = loaded.location().rstrip("/") + "/"
         keys = [self._root.key_of(location) for location in freed if location.startswith(prefix)]
         return [key for key in keys if key is not None]
+
+    def _freed(self, loaded: Table, gone: Sequence[Snapshot], left: Sequence[Snapshot]) -> list[str]:
+        """Return the locations of all files that only snapshots that are gone name."""
+        freed = freed_files(gone, left, lambda snapshot: self._manifest_paths.of(snapshot, loaded.io))
+        if may_free_data(gone, left):
+            freed += freed_data(gone, left, lambda snapshot: self._locations(snapshot, loaded))
+        return freed
+
+    def _locations(self, snapshot: Snapshot, loaded: Table) -> list[str]:
+        return [file.location for file in self._known_files.of_snapshot(snapshot, loaded.io)]
 
     # Listing
 

@@ -1,4 +1,4 @@
-"""Which snapshots of a table go, and which metadata files nothing names once they are gone.
+"""Which snapshots of a table go, and which files nothing names once they are gone.
 
 `main` keeps a number of snapshots for a time. `headrace_log` keeps its head and a short past. Heads of all refs stay,
 and so does the past of every branch that a person made.
@@ -7,13 +7,13 @@ Must stay true: a file is free only if no snapshot that stays names it, whicheve
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from headrace.tables.port import LOG_BRANCH, ExpiryRule
 
@@ -119,6 +119,32 @@ class ManifestPaths:
             while len(self._known) > self._max_lists:
                 self._known.popitem(last=False)
         return found
+
+
+def may_free_data(gone: Sequence[Snapshot], left: Sequence[Snapshot]) -> bool:
+    """Say whether data files can be free at all, by what snapshots say of themselves.
+
+    As long as all of them only append, and each that goes is followed by one that is known, whatever it named is
+    named by those that stay.
+    """
+    known = [*gone, *left]
+    parents = {snapshot.parent_snapshot_id for snapshot in known}
+    only_append = all(
+        snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND for snapshot in known
+    )
+    return not only_append or any(snapshot.snapshot_id not in parents for snapshot in gone)
+
+
+def freed_data(
+    gone: Sequence[Snapshot], left: Sequence[Snapshot], files_of: Callable[[Snapshot], Iterable[str]]
+) -> list[str]:
+    """Return the locations of data and delete files that only snapshots that are gone name."""
+    candidates = {location for snapshot in gone for location in files_of(snapshot)}
+    for snapshot in left:
+        if not candidates:
+            break
+        candidates.difference_update(files_of(snapshot))
+    return sorted(candidates)
 
 
 def freed_files(

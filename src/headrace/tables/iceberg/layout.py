@@ -25,6 +25,7 @@ from pyiceberg.types import (
 from headrace.tables import columns
 from headrace.tables.columns import COLUMNS, Column, Kind
 from headrace.tables.format import Bucket, Partitioning, TableFormat
+from headrace.tables.iceberg.typed_columns import typed_data
 from headrace.tables.port import ForeignTable
 
 FORMAT_VERSION: Final = 2
@@ -62,6 +63,11 @@ _TYPES: Mapping[Kind, type[IcebergType]] = {
 }
 
 _TIME_TRANSFORMS: Mapping[Bucket, Transform[Any, Any]] = {Bucket.DAY: DayTransform(), Bucket.HOUR: HourTransform()}
+
+
+def base_properties() -> dict[str, str]:
+    """Return the properties that every table of ours is created with."""
+    return dict(_PROPERTIES)
 
 
 def table_properties(topic_uuid: str, topic_name: str, partitioning: Partitioning) -> dict[str, str]:
@@ -173,7 +179,7 @@ def partitioning_text(partitioning: Partitioning) -> str:
 
 
 def table_format(metadata: TableMetadata, spec: PartitionSpec, partitioning: Partitioning) -> TableFormat:
-    """Return what a task must know to write files of this table."""
+    """Return what a task must know to write files of this table, with all typed columns that it has."""
     schema = metadata.schema()
     names = [name for field_id in schema.field_ids if (name := schema.find_column_name(field_id)) is not None]
     return TableFormat(
@@ -181,6 +187,7 @@ def table_format(metadata: TableMetadata, spec: PartitionSpec, partitioning: Par
         schema_id=schema.schema_id,
         spec_id=spec.spec_id,
         partitioning=partitioning,
+        data=typed_data(schema),
     )
 
 

@@ -14,6 +14,9 @@ from headrace.errors import Invalid, Unsupported
 from headrace.model.topics import TopicId
 
 TABLES_PREFIX = "tables/"
+DEAD_LETTERS_SUFFIX = "-dead-letters"
+"""Beside the topic's own table, not inside of it: Iceberg's removal of orphans looks at all that lies inside."""
+
 S3_CONNECT_TIMEOUT_S = 5
 S3_REQUEST_TIMEOUT_S = 30
 
@@ -39,9 +42,18 @@ class ObjectsRoot:
         """Return where the table of a topic lies."""
         return self.uri_of(TABLES_PREFIX + topic_uuid(topic_id))
 
+    def dead_letter_location(self, topic_id: TopicId) -> str:
+        """Return where the dead-letter table of a topic lies."""
+        return self.uri_of(dead_letter_prefix(topic_id).rstrip("/"))
+
     def data_prefix(self, topic_id: TopicId) -> str:
         """Return what the keys of a topic's data files begin with."""
         return f"{TABLES_PREFIX}{topic_uuid(topic_id)}/data/"
+
+
+def dead_letter_prefix(topic_id: TopicId) -> str:
+    """Return what the keys of all that belongs to a topic's dead-letter table begin with."""
+    return f"{TABLES_PREFIX}{topic_uuid(topic_id)}{DEAD_LETTERS_SUFFIX}/"
 
 
 def topic_uuid(topic_id: TopicId) -> str:

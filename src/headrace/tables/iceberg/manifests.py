@@ -4,10 +4,12 @@ Each commit adds one small manifest. Twenty of a size are merged into one of the
 few times in its life and a snapshot names some dozens of manifests. (One that holds everything, as PyIceberg's own
 merge builds it, is read and written again every twenty commits.)
 
+A rewrite takes files out of the manifests that name them; all others stay as they are.
+
 Must stay true: a merge changes which manifest names a file, never which files are named, nor their sequence numbers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from pyiceberg.io import FileIO, OutputFile
@@ -158,6 +160,35 @@ class ManifestLibrary:
         left = [manifest for manifest in live if manifest.manifest_path not in merged]
         return [*(self._write_merged(group) for group in groups), *left]
 
+    def without(
+        self, manifests: Sequence[ManifestFile], removed: Collection[str]
+    ) -> tuple[list[ManifestFile], list[ManifestFile], list[DataFile]]:
+        """Take data files out: return the manifests that name none of them, new ones for the others, and the files.
+
+        A new manifest names what is left of its old one as existing, and what was taken out as deleted.
+        """
+        untouched: list[ManifestFile] = []
+        rewritten: list[ManifestFile] = []
+        gone: list[DataFile] = []
+        for manifest in manifests:
+            found = [] if manifest.content == ManifestContent.DELETES or not removed else self._entries(manifest)
+            going = [entry for entry in found if entry.data_file.file_path in removed]
+            if not going:
+                untouched.append(manifest)
+                continue
+            gone += [entry.data_file for entry in going]
+            with self._writer(manifest.partition_spec_id) as writer:
+                for entry in found:
+                    if entry.data_file.file_path in removed:
+                        writer.delete(entry)
+                    else:
+                        writer.existing(entry)
+            rewritten.append(writer.to_manifest_file())
+        return untouched, rewritten, gone
+
+    def _entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        return manifest.fetch_manifest_entry(io=self._io, discard_deleted=True)
+
     def write_list(self, manifests: list[ManifestFile], *, parent_id: int | None, sequence_number: int) -> str:
         """Write the list that a snapshot names, and return its location."""
         output = self._output("snap")
@@ -189,7 +220,7 @@ class ManifestLibrary:
     def _write_merged(self, group: Sequence[ManifestFile]) -> ManifestFile:
         with self._writer(group[0].partition_spec_id) as writer:
             for manifest in group:
-                for entry in manifest.fetch_manifest_entry(io=self._io, discard_deleted=True):
+                for entry in self._entries(manifest):
                     writer.existing(entry)
         return writer.to_manifest_file()
 

@@ -20,7 +20,7 @@ from headrace.errors import Corrupt, HeadraceError, Missing, Unsupported
 from headrace.runtime.executor import Executor
 from headrace.runtime.text import one_line
 from headrace.tables.arrow_runs import place_runs
-from headrace.tables.columns import APPEND_TIME, OFFSET, PARTITION
+from headrace.tables.columns import APPEND_TIME, KEY, OFFSET, PARTITION, VALUE
 from headrace.tables.format import DAY_MS, HOUR_MS
 from headrace.tables.iceberg.commit import branch_head
 from headrace.tables.iceberg.failures import asking
@@ -33,6 +33,7 @@ T = TypeVar("T")
 MAX_REASON_CHARS = 300
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLACE = (PARTITION, OFFSET, APPEND_TIME)
+_KEYED = (PARTITION, OFFSET, KEY, VALUE)
 
 
 class IcebergLook:
@@ -59,8 +60,16 @@ class IcebergLook:
             for scanned in batches:
                 yield scanned
 
-    async def newest(self, ref: str, *, count: int) -> Sequence[Mapping[str, object]]:
-        return await self._run("reading rows", lambda: self._newest(ref, count))
+    async def keyed_rows(self, ref: str, *, without: Container[str] = ()) -> AsyncIterator[Any]:
+        for task in await self._run("listing files", lambda: self._tasks(ref)):
+            if self._key(task.file.file_path) in without:
+                continue
+            batches = iter(self._batches(task, _KEYED))
+            while (batch := await self._run("reading rows", partial(next, batches, None))) is not None:
+                yield batch
+
+    async def newest(self, ref: str, *, count: int, partition: int | None = None) -> Sequence[Mapping[str, object]]:
+        return await self._run("reading rows", lambda: self._newest(ref, count, partition))
 
     async def _run(self, what: str, work: Callable[[], T]) -> T:
         def run() -> T:
@@ -142,7 +151,7 @@ class IcebergLook:
                 astray = pc.or_(astray, pc.invert(inside))
         return 0 if isinstance(astray, pa.Scalar) else int(pc.sum(pc.fill_null(astray, True)).as_py() or 0)
 
-    def _newest(self, ref: str, count: int) -> list[Mapping[str, object]]:
+    def _newest(self, ref: str, count: int, partition: int | None) -> list[Mapping[str, object]]:
         """Find the places of the newest rows in the files that can hold them, then read those rows alone."""
         newest: Any = None
         for task, upper in self._by_newest(ref):
@@ -150,6 +159,8 @@ class IcebergLook:
                 break
             for batch in self._batches(task, _PLACE):
                 rows = pa.Table.from_batches([batch])
+                if partition is not None:
+                    rows = rows.filter(pc.equal(rows.column(PARTITION), partition))
                 rows = rows if newest is None else pa.concat_tables([newest, rows], promote_options="permissive")
                 newest = rows.sort_by([(APPEND_TIME, "descending"), (OFFSET, "descending")]).slice(0, count)
         if newest is None or not len(newest):

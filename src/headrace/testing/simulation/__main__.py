@@ -1,4 +1,4 @@
-"""Run many histories: `python -m headrace.testing.simulation [--scenario groups|tables] --seeds 2000 [--first 0]`.
+"""Run many histories: `python -m headrace.testing.simulation [--scenario SCENARIO] --seeds 2000 [--first 0]`.
 
 A failing seed is printed with what it found, and replays alone: `--first SEED --seeds 1`.
 """
@@ -14,6 +14,8 @@ from os import cpu_count
 from headrace.runtime.crash_points import CrashPoint
 from headrace.testing.simulation.groups.scenario import CRASH_POINTS as GROUP_CRASH_POINTS
 from headrace.testing.simulation.groups.scenario import run_group_seed
+from headrace.testing.simulation.keeping.scenario import CRASH_POINTS as KEEPING_CRASH_POINTS
+from headrace.testing.simulation.keeping.scenario import KeepingReport, run_keeping_seed
 from headrace.testing.simulation.plan import FaultKind
 from headrace.testing.simulation.report import Report
 from headrace.testing.simulation.scenario import SIMULATED_CRASH_POINTS, run_seed
@@ -28,6 +30,7 @@ SCENARIOS: dict[str, tuple[Callable[[int], Report], list[CrashPoint]]] = {
     "log": (run_seed, SIMULATED_CRASH_POINTS),
     "groups": (run_group_seed, GROUP_CRASH_POINTS),
     "tables": (run_table_seed, TABLE_CRASH_POINTS),
+    "keeping": (run_keeping_seed, KEEPING_CRASH_POINTS),
 }
 """What can be simulated, and which crash points lie in it."""
 
@@ -62,6 +65,8 @@ def main() -> int:
                 say(outcome if len(failures) <= MAX_REPORTED else outcome.splitlines()[0])
             else:
                 add(totals, outcome)
+                if isinstance(outcome, KeepingReport):
+                    say(outcome.bounds_line())
             if done % 100 == 0 or done == len(seeds):
                 say(f"{done} of {len(seeds)} histories, {len(failures)} failed")
     summarise(totals, SCENARIOS[options.scenario][1])
@@ -75,6 +80,8 @@ def add(totals: Report, report: Report) -> None:
     totals.record_count += report.record_count
     totals.read_count += report.read_count
     totals.crash_count += report.crash_count
+    totals.retained_count += report.retained_count
+    totals.pinned_count += report.pinned_count
     totals.virtual_seconds += report.virtual_seconds
     totals.faults.update(report.faults)
     totals.crash_points.update(report.crash_points)
@@ -84,6 +91,7 @@ def summarise(totals: Report, crash_points: list[CrashPoint]) -> None:
     """Print how much happened, and what never did: a fault that is never injected proves nothing."""
     say(
         f"{totals.record_count:,} records stored, {totals.read_count:,} read, {totals.crash_count:,} processes died, "
+        f"{totals.retained_count:,} offsets expired, {totals.pinned_count:,} entries read under pins, "
         f"{totals.virtual_seconds / 3600:,.1f} virtual hours"
     )
     say("faults: " + counted(totals.faults, list(FaultKind)))

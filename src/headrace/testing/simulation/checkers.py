@@ -3,6 +3,7 @@
 - every offset from log start to high watermark has exactly one entry, and its bytes are there and whole (I1, I5, I8)
 - everything acknowledged or read is at its offset (I2, I9), except below a log start that somebody asked for
 - what an idempotent producer sent is stored at most once, in the order of its sequences (I4)
+- what is old was repacked, down to nothing left to do
 - objects are counted for exactly the entries that name them; none is leaked once collectors had their time (I3, I8)
 """
 
@@ -11,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from headrace.errors import HeadraceError
-from headrace.index.objects import wal_object_key
+from headrace.index.objects import is_packed, wal_object_key, wal_objects_of
+from headrace.index.repack import RepackLimits, plan_repack
 from headrace.index.values import (
     DOMAIN_STATE,
     INDEX_ENTRY,
@@ -57,8 +59,7 @@ class StoredLog:
 
     def entries(self, stream: StreamId) -> list[IndexEntry]:
         """Return all entries of a stream, folded ones first. Below the log start there may be holes."""
-        folded = at_once(self._metadata.range(self._keys.entries(stream, after_offset=0, limit=MAX_ROWS)))
-        found = [INDEX_ENTRY.decode(item.value, item.key) for item in folded]
+        found = self.folded(stream)
         raw = at_once(self._metadata.get(self._keys.state))
         domain = DomainState() if raw is None else DOMAIN_STATE.decode(raw.value, raw.key)
         for item in at_once(self._metadata.range(self._keys.log_range(domain.folded_to, limit=MAX_ROWS))):
@@ -66,12 +67,22 @@ class StoredLog:
             found += [record.index_entry(entry) for entry in record.entries if entry.stream == stream]
         return found
 
+    def folded(self, stream: StreamId) -> list[IndexEntry]:
+        """Return the entries that lie in the index of the stream."""
+        found = at_once(self._metadata.range(self._keys.entries(stream, after_offset=0, limit=MAX_ROWS)))
+        return [INDEX_ENTRY.decode(item.value, item.key) for item in found]
+
     def object_records(self) -> dict[ObjectId, ObjectRecord]:
         found = at_once(self._metadata.range(prefix_range(self._keys.objects_prefix, limit=MAX_ROWS)))
         return {
             ObjectId(item.key.removeprefix(self._keys.objects_prefix)): OBJECT_RECORD.decode(item.value, item.key)
             for item in found
         }
+
+    def sink_writes(self) -> list[str]:
+        """Return the writes of sinks that are under way."""
+        found = at_once(self._metadata.range(prefix_range(self._keys.sink_writes_prefix, limit=MAX_ROWS)))
+        return [item.key for item in found]
 
     def values(self, entry: IndexEntry) -> dict[int, bytes]:
         """Return the records of an entry by offset, or raise `Violation` if its bytes are not there and whole."""
@@ -107,7 +118,7 @@ def check_log(stored: StoredLog, history: History, streams: list[StreamId]) -> i
     count = 0
     for stream in streams:
         head = stored.head(stream)
-        if head.log_start > history.log_starts.get(stream, 0):
+        if head.log_start > history.rightful_log_start(stream):
             raise Violation(f"stream {stream} starts at {head.log_start}, which nobody asked for")
         entries = [entry for entry in stored.entries(stream) if entry.end_offset > head.log_start]
         check_coverage(stream, head, entries)
@@ -164,6 +175,26 @@ def check_objects(stored: StoredLog, streams: list[StreamId]) -> None:
             raise Violation(f"object {object_id} is counted for {record.entry_count} entries that do not exist")
 
 
+def check_packed(stored: StoredLog, streams: list[StreamId], limits: RepackLimits) -> None:
+    """Check, after the repackers had time enough, that no folded entry shares an object with other streams, and that
+    nothing is left that the next repack would do.
+
+    That of a stream whose log start has moved cannot be said: an object that was large enough to be left alone looks
+    small once its head was trimmed away, and nobody looks again for that.
+    """
+    for stream in streams:
+        head = stored.head(stream)
+        entries = [entry for entry in stored.folded(stream) if entry.end_offset > head.log_start]
+        loose = [one for entry in entries for one in wal_objects_of([entry.extent]) if not is_packed(one)]
+        if loose:
+            raise Violation(f"stream {stream} still has entries in {loose}, which it shares with others")
+        if not entries or head.log_start:
+            continue
+        look = plan_repack(entries, held_below=0, now_ms=2 * entries[-1].append_time_ms, limits=limits)
+        if look.plan is not None:
+            raise Violation(f"stream {stream} is not repacked: {look.plan} is left to do")
+
+
 async def check_leaks(stored: StoredLog, *, now_ms: int) -> None:
     """Check, after the collectors had time enough, that only objects which are named or open are left.
 
@@ -178,6 +209,13 @@ async def check_leaks(stored: StoredLog, *, now_ms: int) -> None:
         is_over = record.state in (ObjectState.SEALED, ObjectState.CONDEMNED) and record.entry_count == 0
         if is_over and record.state_since_ms < now_ms - COLLECTING_MS:
             raise Violation(f"object {object_id} is left over: {record}")
+
+
+def check_sink_writes(stored: StoredLog) -> None:
+    """Check, after they had time enough, that all writes of sinks were committed, given up, or ended by their age."""
+    left = stored.sink_writes()
+    if left:
+        raise Violation(f"writes of sinks are still under way: {left}")
 
 
 class CheckedObjects(MemoryObjects):

@@ -6,17 +6,18 @@ if they never end, the history is stuck, and that is a violation, too.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headrace.errors import Corrupt, HeadraceError
-from headrace.index.values import PartResult, PartStatus
+from headrace.index.values import IndexEntry, PartResult, PartStatus, PinRecord
 from headrace.model.batches import BatchSummary
-from headrace.model.ids import StreamId
+from headrace.model.ids import PinId, StreamId
 from headrace.records.batch import BatchView
 from headrace.runtime.clock import Clock
 from headrace.runtime.rng import Rng
 from headrace.testing.batches import make_batch, read_batches
+from headrace.testing.simulation.checkers import StoredLog
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.node import STREAM_COUNT, Node
 
@@ -27,6 +28,7 @@ PAUSE_SECONDS = 0.3
 ROUNDS_PER_ID = 2
 BEGIN_ANEW_RATE = 0.15
 MAX_PRODUCERS = 100
+PIN_MS = 600_000
 
 
 class Client:
@@ -91,6 +93,7 @@ class Producer(Client):
         values = [b"%d/%d/%d" % (self._producer_id, stream, self._value_count + n) for n in range(count)]
         self._value_count += count
         at_ms = self._clock.now_ms() - self._rng.randrange(0, 5_000)
+        self._history.timestamps.update((value, at_ms + n) for n, value in enumerate(values))
         if not self._is_idempotent:
             return make_batch(values, at_ms=at_ms), values
         sequence = self._sequences.get(stream, 0)
@@ -187,3 +190,45 @@ class Deleter(Client):
                     await node.process.call(node.advance_log_start(stream, offset))
             except (HeadraceError, TimeoutError):
                 continue
+
+
+class PinnedReader(Client):
+    """Pins, plans, waits until collectors would have taken it all, and then reads straight from storage."""
+
+    async def run(self, rounds: int, stored: StoredLog) -> None:
+        for _ in range(rounds):
+            await self._clock.sleep(self._rng.uniform(0.5, 4))
+            pin_id = PinId(f"{self._rng.getrandbits(128):032x}")
+            now_ms = self._any_node().clock.now_ms()
+            record = PinRecord(now_ms, now_ms + PIN_MS, 0, "a simulated read")
+            planned = await self._insist(lambda: self._plan(pin_id, record))  # noqa: B023
+            await self._clock.sleep(self._rng.uniform(2, 12))
+            for entry in planned:
+                self._check(stored, entry)
+            self._history.pinned_count += len(planned)
+            await self._insist(lambda: self._release(pin_id))  # noqa: B023
+
+    def _check(self, stored: StoredLog, entry: IndexEntry) -> None:
+        try:
+            stored.values(entry)
+        except Violation as error:
+            raise Violation(f"a pinned read was planned from {entry}, and now {error}") from error
+
+    async def _plan(self, pin_id: PinId, record: PinRecord) -> list[IndexEntry]:
+        node, stream = self._any_node(), self._any_stream()
+        await node.process.call(node.pin(pin_id, record))
+        return await node.process.call(node.plan(stream))
+
+    async def _release(self, pin_id: PinId) -> None:
+        node = self._any_node()
+        await node.process.call(node.release(pin_id))
+
+    async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
+                    return await work()
+            except Corrupt as error:
+                raise Violation(f"a pinned read found damage: {error}") from error
+            except (HeadraceError, TimeoutError):
+                await self._pause()

@@ -22,7 +22,19 @@ class History:
     """Which value any reader has ever seen at which offset."""
     log_starts: dict[StreamId, int] = field(default_factory=dict)
     """The furthest log start that a client has asked for, whether it was told of success or not."""
+    retained: dict[StreamId, int] = field(default_factory=dict)
+    """The furthest log start that retention was right to move to."""
+    timestamps: dict[bytes, int] = field(default_factory=dict)
+    """Which time each value was sent with."""
     read_count: int = 0
+    retained_count: int = 0
+    """How many offsets retention has taken."""
+    pinned_count: int = 0
+    """How many entries were read under a pin."""
+
+    def rightful_log_start(self, stream: StreamId) -> int:
+        """Return how far a log start may be at most."""
+        return max(self.log_starts.get(stream, 0), self.retained.get(stream, 0))
 
     def acknowledge(self, stream: StreamId, base_offset: int, values: list[bytes]) -> None:
         """Remember an acknowledgement; two for one offset must agree."""

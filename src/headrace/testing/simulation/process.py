@@ -32,18 +32,29 @@ class SimulatedCrash(BaseException):
 
 
 class SimClock:
-    """A host's clocks. `rate` makes them run fast or slow; only the wall clock can be wrong, or jump."""
+    """A host's clocks. `rate` makes them run fast or slow; only the wall clock can be wrong, or jump.
+
+    `tempo` lets the wall clock alone go so many times faster: what ages does so in days, while all that waits
+    (periods, sessions, time-outs, delays) waits for seconds. To what ages, all waits are that much longer.
+    """
 
     def __init__(
-        self, loop: SimLoop, *, wall_offset_ms: int = 0, rate: float = 1.0, monotonic_base: float = 0.0
+        self,
+        loop: SimLoop,
+        *,
+        wall_offset_ms: int = 0,
+        rate: float = 1.0,
+        monotonic_base: float = 0.0,
+        tempo: int = 1,
     ) -> None:
         self._loop = loop
+        self._tempo = tempo
         self._wall_offset_ms = wall_offset_ms
         self._rate = rate
         self._monotonic_base = monotonic_base
 
     def now_ms(self) -> int:
-        return _EPOCH_MS + self._wall_offset_ms + int(self._loop.time() * self._rate * 1000)
+        return _EPOCH_MS + self._wall_offset_ms + int(self._loop.time() * self._rate * self._tempo * 1000)
 
     def monotonic(self) -> float:
         return self._monotonic_base + self._loop.time() * self._rate

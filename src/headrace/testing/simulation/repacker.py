@@ -1,108 +1,107 @@
-"""Swaps runs of small WAL extents for packed ones, in two steps each: drives the swap rule as its users will.
+"""The repacker of a simulated broker, wired as the composition root wires it, with sizes that fit a small history."""
 
-It reads folded entries, writes their bytes into one staged object, and swaps them in. A crash at any point leaves the
-log as it was, or with one step done.
-"""
+import io
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from collections.abc import Sequence
-
-from headrace.errors import Corrupt, Exists, Missing
-from headrace.index.commit import ObjectClosed
-from headrace.index.objects import seal_object, stage_objects, wal_object_id, wal_object_key
-from headrace.index.rule import StalePlan
-from headrace.index.swap import Swap, replacement_for, swap_entries
-from headrace.index.values import INDEX_ENTRY, STREAM_HEAD, IndexEntry
-from headrace.index.writers import register_writer
+from headrace.gc.copying import Copier
+from headrace.gc.leased import CollectorLease
+from headrace.gc.packing import Packer
+from headrace.gc.repacking import REPACKER_LEASE, Repacker, RepackerLimits, RepackMetrics
+from headrace.index.cache import IndexCache
+from headrace.index.repack import RepackLimits
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
-from headrace.model.extents import WalExtent
-from headrace.model.ids import ObjectId, SessionId, StreamId, WriterId
-from headrace.objects.port import Buffer, ByteRange, ObjectStore
+from headrace.model.ids import SessionId, StreamId
+from headrace.model.topics import Topic, TopicId
+from headrace.objects.port import ObjectStore
 from headrace.runtime.clock import Clock
-from headrace.runtime.crash_points import CrashPoint, CrashPoints
+from headrace.runtime.crash_points import CrashPoints
+from headrace.runtime.executor import InlineExecutor
+from headrace.runtime.logs import open_log
+from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import Rng
 
-MAX_ENTRIES = 6
+BYTES_PER_SECOND = 4_000
+"""So slow that a copy takes long enough to be paused, trimmed under and killed."""
 
 
-class Repacker:
-    """Repacks one run of one stream per tick."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepackShape:
+    """What differs from history to history. Without turns, all brokers repack at once."""
 
-    def __init__(
-        self,
-        *,
-        keys: DomainKeys,
-        writer: WriterId,
-        session: SessionId,
-        metadata: MetadataStore,
-        objects: ObjectStore,
-        clock: Clock,
-        crash_points: CrashPoints,
-        rng: Rng,
-    ) -> None:
-        self._keys = keys
-        self._writer = writer
-        self._session = session
-        self._metadata = metadata
-        self._objects = objects
-        self._clock = clock
-        self._crash_points = crash_points
-        self._rng = rng
-        self._is_registered = False
-        self._next_number = 0
+    plan: RepackLimits
+    entries_per_step: int
+    takes_turns: bool
 
-    async def tick(self) -> None:
-        """Repack a run, if there is one worth it; a plan that grew stale is dropped."""
-        if not self._is_registered:
-            rule = register_writer(self._keys, self._writer, session=self._session, now_ms=self._clock.now_ms())
-            await rule.apply(self._metadata, session=self._session)
-            self._is_registered = True
-        stream = StreamId(self._rng.randrange(0, 3))
-        entries = await self._plan(stream)
-        if len(entries) < 2:
-            return
-        try:
-            await self._repack(stream, entries)
-        except (StalePlan, ObjectClosed, Exists, Missing, Corrupt):
-            # Trimmed, swapped or collected meanwhile; what is really damaged shows when the history is checked.
-            return
 
-    async def _plan(self, stream: StreamId) -> list[IndexEntry]:
-        raw = await self._metadata.get(self._keys.head(stream))
-        if raw is None:
-            return []
-        log_start = STREAM_HEAD.decode(raw.value, raw.key).log_start
-        found = await self._metadata.range(self._keys.entries(stream, after_offset=log_start, limit=MAX_ENTRIES))
-        return [INDEX_ENTRY.decode(item.value, item.key) for item in found]
+def draw_repack_shape(rng: Rng) -> RepackShape:
+    """Choose how finely repacks are cut."""
+    return RepackShape(
+        plan=RepackLimits(
+            min_age_ms=rng.randrange(200, 1_500),
+            entry_bytes=rng.randrange(100, 800),
+            object_bytes=rng.randrange(400, 4_000),
+            factor=rng.randrange(2, 5),
+            loose_max_entries=rng.randrange(2, 20),
+        ),
+        entries_per_step=rng.randrange(1, 8),
+        takes_turns=rng.random() < 0.3,
+    )
 
-    async def _repack(self, stream: StreamId, entries: Sequence[IndexEntry]) -> None:
-        pieces = [await self._bytes_of(entry) for entry in entries]
-        packed = await self._write(pieces)
-        middle = len(entries) // 2
-        start_byte = 0
-        for step, step_pieces in ((entries[:middle], pieces[:middle]), (entries[middle:], pieces[middle:])):
-            size_bytes = sum(len(piece) for piece in step_pieces)
-            replacement = replacement_for(step, WalExtent(packed, start_byte, size_bytes))
-            start_byte += size_bytes
-            swap = Swap(stream=stream, planned=step, replacements=[replacement])
-            await swap_entries(self._keys, swap, now_ms=self._clock.now_ms()).apply(self._metadata)
-            self._crash_points.reach(CrashPoint.SWAP_AFTER_STEP)
-        await seal_object(self._keys, packed, now_ms=self._clock.now_ms()).apply(self._metadata)
 
-    async def _bytes_of(self, entry: IndexEntry) -> Buffer:
-        extent = entry.extent
-        assert isinstance(extent, WalExtent)
-        wanted = ByteRange(start_byte=extent.start_byte, size_bytes=extent.size_bytes)
-        key = wal_object_key(self._keys.domain, extent.object_id)
-        (data,) = await self._objects.get_ranges(key, [wanted])
-        return data
+def make_repacker(
+    shape: RepackShape,
+    *,
+    keys: DomainKeys,
+    metadata: MetadataStore,
+    objects: ObjectStore,
+    cache: IndexCache,
+    topics: Callable[[], Iterable[Topic]],
+    table_ends: Callable[[TopicId], Awaitable[Mapping[int, int]]],
+    session: SessionId,
+    clock: Clock,
+    rng: Rng,
+    crash_points: CrashPoints,
+) -> Repacker:
+    """Make the repacker of one incarnation."""
 
-    async def _write(self, pieces: Sequence[Buffer]) -> ObjectId:
-        packed = wal_object_id(self._writer, self._next_number)
-        self._next_number += 1
-        stage = stage_objects(
-            self._keys, [packed], writer=self._writer, is_segment=False, now_ms=self._clock.now_ms()
-        )
-        await stage.apply(self._metadata)
-        await self._objects.put_if_absent(wal_object_key(self._keys.domain, packed), pieces)
-        return packed
+    def high_watermark(stream: StreamId) -> int | None:
+        head = cache.view.head(stream)
+        return None if head is None else head.high_watermark
+
+    async def always() -> bool:
+        return True
+
+    copier = Copier(
+        domain=keys.domain,
+        objects=objects,
+        executor=InlineExecutor(),
+        clock=clock,
+        bytes_per_second=BYTES_PER_SECOND,
+    )
+    return Repacker(
+        keys=keys,
+        metadata=metadata,
+        packer=Packer(
+            keys=keys,
+            metadata=metadata,
+            objects=objects,
+            copier=copier,
+            clock=clock,
+            rng=rng,
+            crash_points=crash_points,
+            entries_per_step=shape.entries_per_step,
+        ),
+        topics=topics,
+        table_ends=table_ends,
+        high_watermark=high_watermark,
+        turn=CollectorLease(metadata, lambda: session, key=REPACKER_LEASE).take if shape.takes_turns else always,
+        session=lambda: session,
+        clock=clock,
+        limits=RepackerLimits(
+            plan=shape.plan, looks_per_tick=10, bytes_per_tick=6_000, entries_per_look=120, again_after_ms=700
+        ),
+        metrics=RepackMetrics(Metrics()),
+        log=open_log(io.StringIO(), clock=clock),
+    )

@@ -15,6 +15,10 @@ class Report:
     record_count: int = 0
     read_count: int = 0
     crash_count: int = 0
+    retained_count: int = 0
+    """Offsets that retention has taken."""
+    pinned_count: int = 0
+    """Entries that were read under a pin."""
     virtual_seconds: float = 0.0
     digest: int = 0
     faults: Counter[FaultKind] = field(default_factory=Counter)

@@ -1,9 +1,13 @@
 """What scenarios do to their processes: kill them, stop them, set their clocks wrong, and start them again."""
 
+import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from headrace.runtime.rng import Rng
+from headrace.testing.simulation.history import Violation
+from headrace.testing.simulation.plan import FaultPlan
 from headrace.testing.simulation.process import SimClock, SimCrashPoints, SimProcess
 from headrace.testing.simulation.report import Report
 
@@ -45,6 +49,7 @@ class TroubledScenario(Generic[N]):
 
     _rng: Rng
     _clock: SimClock
+    _plan: FaultPlan
     _roughness: Roughness
     report: Report
 
@@ -82,6 +87,22 @@ class TroubledScenario(Generic[N]):
             node.process.resume()
         elif chance < rough.crash_rate + rough.pause_rate + rough.jump_rate:
             node.clock.jump_wall(self._rng.randrange(-rough.max_jump_ms, rough.max_jump_ms))
+
+    def _calm_down(self) -> None:
+        """Let nothing go wrong any more, and set the clocks right."""
+        self._in_trouble = False
+        self._plan.quiesce()
+        for node in self._slots:
+            node.clock.correct_wall()
+
+    async def _insist_on(self, clients: "Collection[asyncio.Task[None]]", *, limit_seconds: float) -> None:
+        """Wait until all clients are done, and raise what they have found; it is calm."""
+        _, stuck = await asyncio.wait(clients, timeout=limit_seconds)
+        for client in clients:
+            if client.done():
+                client.result()
+        if stuck:
+            raise Violation(f"{len(stuck)} clients are stuck {limit_seconds} s after the last fault: {stuck}")
 
     def _bury(self, node: N) -> None:
         self.report.crash_count += 1

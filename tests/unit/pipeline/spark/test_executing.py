@@ -3,10 +3,11 @@ import pytest
 
 from headrace.errors import Corrupt, HeadraceError, Invalid, Missing, OutcomeUnknown, Retryable, Throttled
 from headrace.model.extents import WalExtent
-from headrace.model.ids import ObjectId
+from headrace.model.ids import ObjectId, StreamId
 from headrace.pipeline.plans import WalPiece, WriteTask
+from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.pipeline.spark import executing
-from headrace.pipeline.spark.executing import ANSWERS, MESSAGES, Failed, ObjectsAddress, answer_to, message
+from headrace.pipeline.spark.executing import ANSWERS, MESSAGES, Failed, ObjectsAddress, Scanned, answer_to, message
 from tests.spark.wal_tasks import task_of
 from tests.unit.pipeline.planning import NOON_MS
 
@@ -15,11 +16,11 @@ TOLD = MESSAGES.decode(message(TASK, ObjectsAddress(url="memory:"), attempts=4))
 
 
 def failing_with(monkeypatch: pytest.MonkeyPatch, error: HeadraceError) -> None:
-    async def write_file(task: WriteTask, *_: object, **__: object) -> None:
+    async def perform_task(task: WriteTask, *_: object, **__: object) -> None:
         assert task == TASK
         raise error
 
-    monkeypatch.setattr(executing, "write_file", write_file)
+    monkeypatch.setattr(executing, "perform_task", perform_task)
 
 
 @pytest.mark.parametrize("error", [Missing("gone"), Corrupt("damaged"), Invalid("two days")])
@@ -48,3 +49,18 @@ def test_an_executor_of_another_kind_writes_nothing(other: dict[str, str]) -> No
 def test_an_answer_comes_back_as_it_was_sent() -> None:
     failed = Failed(error="Missing", reason="gone")
     assert ANSWERS.decode(msgspec.msgpack.encode(failed)) == failed
+
+
+def test_a_key_scan_is_told_and_answered_like_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = ScanTask("saga", 3, "tables/t/data/", 1, StreamId(7), 0, 9, 0, ())
+    told = MESSAGES.decode(message(task, ObjectsAddress(url="memory:"), attempts=4))
+    assert told.task == task
+    scanned = ScannedStream(1, StreamId(7), 9, True, "list", {"file": 2}, 1)
+
+    async def scan_keys(asked: ScanTask, *_: object, **__: object) -> ScannedStream:
+        assert asked == task
+        return scanned
+
+    monkeypatch.setattr(executing, "scan_keys", scan_keys)
+    answer = answer_to(told, attempt=0, name="a")
+    assert answer == Scanned(scanned) == ANSWERS.decode(msgspec.msgpack.encode(answer))

@@ -2,8 +2,16 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from headrace.tables.iceberg.expiry import LOG_SNAPSHOTS, KnownRef, KnownSnapshot, expiring_ids
+from headrace.tables.iceberg.expiry import (
+    LOG_SNAPSHOTS,
+    KnownRef,
+    KnownSnapshot,
+    expiring_ids,
+    freed_data,
+    may_free_data,
+)
 from headrace.tables.port import ExpiryRule
 
 NOW_MS = 1_000_000
@@ -87,3 +95,30 @@ def test_no_head_goes_whatever_the_history(
     gone = expiring_ids(snapshots, refs, rule, now_ms=20)
     assert gone <= {snapshot.snapshot_id for snapshot in snapshots}
     assert not gone & {ref.snapshot_id for ref in refs.values()}
+
+
+def test_data_files_can_only_be_free_where_something_was_removed_or_forgotten() -> None:
+    first, second, third = _snapshot(1, None), _snapshot(2, 1), _snapshot(3, 2)
+    assert not may_free_data([first], [second, third])
+    assert may_free_data([first], [second, _snapshot(3, 2, Operation.REPLACE)])
+    assert may_free_data([first, _snapshot(9, 1)], [second, third]), "what came after it is not known any more"
+
+
+def test_a_data_file_is_free_if_no_snapshot_that_stays_names_it() -> None:
+    names = {1: ["a", "b"], 2: ["b", "c"], 3: ["c"]}
+    snapshots = [_snapshot(number, None) for number in names]
+    assert freed_data(snapshots[:1], snapshots[1:], lambda one: names[one.snapshot_id]) == ["a"]
+    assert freed_data(snapshots[:2], snapshots[2:], lambda one: names[one.snapshot_id]) == ["a", "b"]
+
+
+def _snapshot(number: int, parent: int | None, operation: Operation = Operation.APPEND) -> Snapshot:
+    return Snapshot.model_validate(
+        {
+            "snapshot-id": number,
+            "parent-snapshot-id": parent,
+            "sequence-number": number,
+            "timestamp-ms": number,
+            "manifest-list": f"list-{number}",
+            "summary": Summary(operation=operation),
+        }
+    )

@@ -190,12 +190,6 @@ class GroupScenario(TroubledScenario[GroupNode]):
 
     # The end
 
-    def _calm_down(self) -> None:
-        self._in_trouble = False
-        self._plan.quiesce()
-        for node in self._slots:
-            node.clock.correct_wall()
-
     async def _come_to_rest(self, members: list[Member], lives: "list[asyncio.Task[None]]") -> None:
         """Wait until every partition has one owner in every group, and stays there."""
         wanted = await self._partitions()

@@ -1,10 +1,13 @@
 """A simulated broker whose partitions belong to topics: it creates and deletes these, and collects table files."""
 
+from collections.abc import Mapping, Sequence
+
 from headrace.gc.trimming import Trimmer
 from headrace.metadata.port import MetadataStore
 from headrace.metadata.sessions import SessionKeeper
 from headrace.model.topics import Topic, TopicId
 from headrace.objects.port import ObjectStore
+from headrace.pipeline.sagas import Sagas
 from headrace.pipeline.tidying import TableFileCollector, TableFileLimits
 from headrace.produce.writer import LogWriter
 from headrace.runtime.rng import Rng
@@ -43,7 +46,6 @@ class TableBroker(Node):
             crash_points=crash_points,
             rng=rng,
         )
-        self.is_repacking = False  # the pipeline is what swaps here
         self._files = files
         self.topics = TopicDirectory(self.metadata, defaults=TopicDefaults(), clock=self.clock)
         self._admin = TopicAdmin(
@@ -71,6 +73,16 @@ class TableBroker(Node):
         self._repeat("topics", self.topics.refresh, 0.7)
         self._repeat("remove", remover.tick, 1.1)
         self._repeat("tidy", files.tick, 1.3)
+
+    def _topics(self) -> Sequence[Topic]:
+        return self.topics.known()
+
+    def _retained(self) -> Sequence[Topic]:
+        return self.topics.known()
+
+    async def _table_ends(self, topic_id: TopicId) -> Mapping[int, int]:
+        state = await Sagas(self.metadata, self.keys).state(topic_id)
+        return {} if state is None else state.ends
 
     async def _trim_all(self, trimmer: Trimmer) -> None:
         for topic in self.topics.known():

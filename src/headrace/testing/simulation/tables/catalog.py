@@ -10,7 +10,17 @@ from functools import partial
 from headrace.errors import Retryable
 from headrace.runtime.clock import Clock
 from headrace.runtime.rng import Rng
-from headrace.tables.port import Appended, ExpiryRule, TableAppend, TableInfo, TopicTable
+from headrace.tables.port import (
+    Appended,
+    DeadLetterAppend,
+    ExpiryRule,
+    Rewritten,
+    TableAppend,
+    TableInfo,
+    TableListing,
+    TableRewrite,
+    TopicTable,
+)
 from headrace.testing.memory_catalog import MemoryCatalog
 from headrace.testing.simulation.plan import FaultKind, FaultPlan
 from headrace.testing.simulation.process import SimProcess
@@ -81,6 +91,24 @@ class FaultyCatalog:
         return await self._wire.send_with(
             f"append {append.table.topic_name} {append.saga_id[:6]} by {append.epoch}", work, self._draw()
         )
+
+    async def rewrite(self, rewrite: TableRewrite, *, now_ms: int, expiry: ExpiryRule) -> Rewritten:
+        work = partial(self._seat.rewrite, rewrite, now_ms=now_ms, expiry=expiry)
+        what = f"{rewrite.operation} {rewrite.table.topic_name} {rewrite.saga_id[:6]} by {rewrite.epoch}"
+        return await self._wire.send_with(what, work, self._draw())
+
+    async def expire(self, table: TopicTable, *, now_ms: int, expiry: ExpiryRule) -> Sequence[str]:
+        work = partial(self._seat.expire, table, now_ms=now_ms, expiry=expiry)
+        return await self._wire.send_with(f"expire {table.topic_name}", work, self._draw())
+
+    async def listing(self, table: TopicTable) -> TableListing | None:
+        return await self._wire.send_with(f"list {table.topic_name}", lambda: self._seat.listing(table), self._draw())
+
+    async def append_dead_letters(
+        self, append: DeadLetterAppend, *, now_ms: int, expiry: ExpiryRule
+    ) -> Sequence[str]:
+        work = partial(self._seat.append_dead_letters, append, now_ms=now_ms, expiry=expiry)
+        return await self._wire.send_with(f"dead letters {append.saga_id[:6]}", work, self._draw())
 
     async def drop(self, table: TopicTable) -> bool:
         return await self._wire.send_with(f"drop {table.topic_name}", lambda: self._seat.drop(table), self._draw())

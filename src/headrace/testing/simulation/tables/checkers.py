@@ -4,11 +4,14 @@
   what clients sent, byte for byte, and no run left a hole in it
 - below the table's end the index names files of the branch, and the WAL only for what was held back
 - the branch's vector is the one that the metadata store knows
-- nothing is deleted that the index or a branch names (I8), and nothing is left that nobody names
+- what the branch shows of the log `main` shows, once, but for what a person changed there; rows that a person has
+  deleted from `main` do not come back
+- nothing is deleted that the index, a ref or a snapshot names (I8), and nothing is left that nobody names
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from headrace.errors import HeadraceError
 from headrace.index.values import STREAM_HEAD, IndexEntry, StreamHead
@@ -112,10 +115,14 @@ class StoredTables(StoredLog):
         return next((one for one in self.catalog.tables.values() if one.topic_id == topic.id), None)
 
     def names_file(self, path: str, streams: Iterable[StreamId]) -> str | None:
-        """Say who names a table file: a branch, or the index of a stream that lives."""
+        """Say who names a table file: a ref, a snapshot, or the index of a stream that lives."""
         for name, table in self.catalog.tables.items():
             if any(file.path == path for file in table.files):
                 return f"the branch of {name}"
+            if path in table.named_paths():
+                return f"a snapshot of {name}"
+            if any(file.path == path for file in table.letters):
+                return f"the dead letters of {name}"
         for stream in streams:
             if self.living_head(stream) is not None and path in _paths(self.entries(stream)):
                 return f"stream {stream}"
@@ -161,7 +168,7 @@ def check_logs(stored: StoredTables, history: TableHistory) -> int:
     count = 0
     for stream in history.living_streams:
         head = stored.head(stream)
-        if head.log_start > history.log_starts.get(stream, 0):
+        if head.log_start > history.rightful_log_start(stream):
             raise Violation(f"stream {stream} starts at {head.log_start}, which nobody asked for")
         entries = [entry for entry in stored.entries(stream) if entry.end_offset > head.log_start]
         check_coverage(stream, head, entries)
@@ -185,6 +192,8 @@ def check_tables(stored: StoredTables, history: TableHistory) -> int:
         table = stored.table_of(topic)
         rows = {} if table is None else _check_rows(stored, topic, table, history)
         count += sum(len(some) for some in rows.values())
+        if table is not None:
+            _check_main(topic, table)
         if topic.id not in living:
             continue
         state = states.get(topic.id)
@@ -206,12 +215,13 @@ def _check_rows(
     for file in table.files:
         for part in file.slices:
             found = stored.rows(_as_named(file, part.row_groups), part.start_offset, part.end_offset)
+            missing = set(range(part.start_offset, part.end_offset)) - set(found)
+            # A merged file does not say what was held back; whether it was, its record tells.
             held = {offset for one in part.held_back for offset in range(one.start_offset, one.end_offset)}
-            wanted = set(range(part.start_offset, part.end_offset)) - held
-            if set(found) != wanted:
-                raise Violation(
-                    f"{file.path} lacks offsets {sorted(wanted - set(found))} of partition {part.partition}"
-                )
+            known_values = {offset: history.known(topic.streams[part.partition], offset) for offset in missing - held}
+            lacking = [offset for offset, one in known_values.items() if one and not one.startswith(SEALED)]
+            if lacking:
+                raise Violation(f"{file.path} lacks offsets {sorted(lacking)} of partition {part.partition}")
             known = rows.setdefault(part.partition, {})
             if twice := sorted(set(known) & set(found)):
                 raise Violation(f"the table of {topic.name} has offsets {twice} of partition {part.partition} twice")
@@ -229,6 +239,27 @@ def _check_rows(
     return rows
 
 
+def _check_main(topic: Topic, table: MemoryTable) -> None:
+    """Check that `main` shows each file's offsets once, and none of a file whose rows a person has deleted."""
+    shown: dict[int, list[tuple[int, int, str]]] = {}
+    for file in table.main:
+        for part in file.slices:
+            shown.setdefault(part.partition, []).append((part.start_offset, part.end_offset, file.path))
+    for partition, runs in shown.items():
+        for left, right in pairwise(sorted(runs)):
+            if left[1] > right[0]:
+                raise Violation(
+                    f"main of {topic.name} has offsets of partition {partition} twice: {left} and {right}"
+                )
+    if not table.is_changed and (lost := {f.path for f in table.files} - {f.path for f in table.main}):
+        raise Violation(f"main of {topic.name} lacks {sorted(lost)}, and nobody has touched it")
+    for touched in table.touched_files:
+        for part in touched.slices:
+            for start, end, path in shown.get(part.partition, ()):
+                if path != touched.path and start < part.end_offset and end > part.start_offset:
+                    raise Violation(f"rows of {touched.path} that were deleted from {topic.name} are back in {path}")
+
+
 def _check_state(topic: Topic, table: MemoryTable | None, state: TableState | None) -> None:
     ends = {} if state is None else state.ends
     branch = {} if table is None or table.head is None else dict(table.head.ends)
@@ -240,6 +271,9 @@ def _check_state(topic: Topic, table: MemoryTable | None, state: TableState | No
             raise Violation(
                 f"the table of {topic.name} has {row_count} rows in {len(table.files)} files, its state says {state}"
             )
+        listed = sum(file.row_count for file in table.letters)
+        if len({file.path for file in table.letters}) != len(table.letters) or listed != state.dead_letters:
+            raise Violation(f"{listed} dead letters of {topic.name} are listed, its state says {state.dead_letters}")
 
 
 def _check_stream(
@@ -281,11 +315,15 @@ async def check_table_leaks(stored: StoredTables) -> None:
     """Check, after the collectors had time enough, that the files of all branches are left, and no others."""
     if left := stored.records_left():
         raise Violation(f"collectors have not done with {left}")
-    named = {file.path for table in stored.catalog.tables.values() for file in table.files}
+    tables = stored.catalog.tables.values()
+    named = {path for table in tables for path in table.named_paths()}
+    named |= {file.path for table in tables for file in table.letters}
+    # Whoever was told that they are free may not have lived to condemn them: they are orphans then.
+    orphans = {path for table in tables for path in table.freed}
     there = set(await stored.table_objects())
     if lost := sorted(named - there):
         raise Violation(f"tables name files that are not there: {lost}")
-    if leaked := sorted(there - named):
+    if leaked := sorted(there - named - orphans):
         raise Violation(f"nobody names these table files: {leaked}")
 
 

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.errors import Corrupt, Exists, HeadraceError, Missing
+from headrace.fetch.runs import Run
 from headrace.index.values import PartResult, PartStatus
 from headrace.model.ids import StreamId
 from headrace.model.topics import Topic
@@ -149,15 +150,18 @@ class TopicConsumer(TopicClient):
             raise Violation(f"stream {stream}: asked for {position}, got {runs[0].start_offset}")
         next_offset = runs[0].start_offset
         for run in runs:
-            imprints = read_imprints(run.data)
-            expected = list(range(next_offset, run.end_offset))
-            if [offset for offset, _ in imprints] != expected:
-                found = [offset for offset, _ in imprints]
-                raise Violation(f"stream {stream}: {broker.process.name} read {found} where {expected} lie")
-            for offset, imprint in imprints:
-                self._history.see(stream, offset, imprint)
+            self._check_run(stream, next_offset, run, broker.process.name)
             next_offset = run.end_offset
         return next_offset
+
+    def _check_run(self, stream: StreamId, next_offset: int, run: Run, who: str) -> None:
+        imprints = read_imprints(run.data)
+        expected = list(range(next_offset, run.end_offset))
+        if [offset for offset, _ in imprints] != expected:
+            found = [offset for offset, _ in imprints]
+            raise Violation(f"stream {stream}: {who} read {found} where {expected} lie")
+        for offset, imprint in imprints:
+            self._history.see(stream, offset, imprint)
 
 
 class RecordDeleter(TopicClient):

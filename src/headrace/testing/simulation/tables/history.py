@@ -1,6 +1,7 @@
 """What clients of topics were told; a stream's records outlive its topic here, for its table may do so, too."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from headrace.model.ids import StreamId
 from headrace.model.topics import Topic, TopicId
@@ -27,6 +28,10 @@ class TableHistory(History):
     @property
     def living_topics(self) -> list[Topic]:
         return [topic for topic in self.topics.values() if topic.streams[0] not in self.deleted]
+
+    def of(self, topics: Iterable[Topic]) -> "TableHistory":
+        """Return what there is of some topics only. Both go on together."""
+        return replace(self, topics={topic.id: topic for topic in topics})
 
     def created(self, topic: Topic) -> None:
         """Remember a topic that is there now."""

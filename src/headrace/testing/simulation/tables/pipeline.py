@@ -4,7 +4,7 @@ A session that was lost is replaced in the same process: what was begun under it
 """
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.errors import Fenced, OutcomeUnknown, Retryable
 from headrace.gc.folding import Folder, FoldLimits
@@ -14,6 +14,9 @@ from headrace.metadata.sessions import SessionKeeper
 from headrace.model.ids import DomainId, SessionId
 from headrace.objects.port import ObjectStore
 from headrace.objects.retrying import RetryingObjects
+from headrace.pipeline.compaction_plan import CompactionLimits
+from headrace.pipeline.keeping import KeepLimits
+from headrace.pipeline.named_files import IndexNames
 from headrace.pipeline.planner import PlanLimits
 from headrace.pipeline.ports import NoProgress
 from headrace.pipeline.runner import Pipeline, PipelineLimits, RunReport
@@ -40,6 +43,9 @@ SESSION_TIMEOUT_MS = 2_000
 FORCED_RATE = 0.5
 ROUND_SECONDS = 0.6
 
+MAX_SNAPSHOTS = 6
+SNAPSHOT_AGE_MS = 8_000
+
 DAMAGE = ("Corrupt", "Invalid", "Unsupported")
 """Problems that neither a fault of a store nor another pipeline can be the reason of."""
 
@@ -52,6 +58,10 @@ class PipelineShape:
     row_group_bytes: int
     swap_max_entries: int
     topics_at_once: int
+    keep: KeepLimits
+    compaction: CompactionLimits = field(default_factory=CompactionLimits)
+    tempo: int = 1
+    """How many times faster than all else wall clocks go."""
 
 
 class PipelineNode:
@@ -75,6 +85,8 @@ class PipelineNode:
         self.is_forced = False
         """Whether every round takes all that waits, however young."""
         self.is_resting = False
+        self.is_busy = False
+        """Whether a round is under way."""
         self._rng = rng
         self._metadata = FaultyMetadata(metadata, process, plan)
         self._keeper: SessionKeeper | None = None
@@ -105,12 +117,19 @@ class PipelineNode:
                 rng=self._rng,
                 crash_points=crash_points,
                 progress=NoProgress(),
-                expiry=ExpiryRule(),
+                expiry=ExpiryRule(max_snapshots=MAX_SNAPSHOTS, max_age_ms=SNAPSHOT_AGE_MS * shape.tempo),
                 write=WriteLimits(row_group_bytes=shape.row_group_bytes),
+                names=IndexNames(metadata, keys),
                 domain=keys.domain,
             ),
             session=self._session,
-            limits=PipelineLimits(plan=shape.plan, topics_at_once=shape.topics_at_once, failure_backoff_max_ms=4_000),
+            limits=PipelineLimits(
+                plan=shape.plan,
+                keep=shape.keep,
+                compaction=shape.compaction,
+                topics_at_once=shape.topics_at_once,
+                failure_backoff_max_ms=4_000,
+            ),
             log=open_log(io.StringIO(), clock=clock),
         )
 
@@ -127,11 +146,14 @@ class PipelineNode:
             await self.clock.sleep(ROUND_SECONDS * self._rng.uniform(0.3, 1.7))
             if self.is_resting:
                 continue
+            self.is_busy = True
             try:
                 await self._renew_session()
                 report = await self._pipeline.run_once(force=self.is_forced or self._rng.random() < FORCED_RATE)
             except (Retryable, OutcomeUnknown, Fenced):
                 continue
+            finally:
+                self.is_busy = False
             self._judge(report)
 
     async def _renew_session(self) -> None:

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from headrace.index.objects import CollectingAges
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.memory import MemoryMetadata
 from headrace.model.ids import DomainId, ObjectId
 from headrace.model.topics import Topic
+from headrace.pipeline.keeping import KeepLimits
+from headrace.pipeline.merging import MergeLimits
 from headrace.pipeline.planner import PlanLimits
 from headrace.pipeline.tidying import TableFileLimits
 from headrace.runtime.crash_points import CrashPoint
@@ -29,7 +30,9 @@ from headrace.testing.simulation.loop import SimLoop, run_simulation
 from headrace.testing.simulation.node import NodeShape
 from headrace.testing.simulation.plan import FaultPlan, FaultRates
 from headrace.testing.simulation.process import CrashAt, SimClock, SimCrashPoints, SimProcess
+from headrace.testing.simulation.repacker import draw_repack_shape
 from headrace.testing.simulation.report import Report
+from headrace.testing.simulation.retention import WatchedMetadata
 from headrace.testing.simulation.tables.broker import TableBroker
 from headrace.testing.simulation.tables.catalog import CatalogServer
 from headrace.testing.simulation.tables.checkers import (
@@ -70,10 +73,12 @@ keeps a late attempt from leaving a file behind, so wall clocks that jump by an 
 TIDY_AGE_WITH_JUMPS_MS = 40 * MAX_JUMP_MS
 
 TOPICS = ("bills", "orders")
+SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}'
+SCHEMA_RATE = 0.4
 PARTITION_BY = ("day(append_time)", "hour(append_time)", "partition", "hour(append_time),partition")
 
-BROKER_POINTS = ("writer.", "fold.", "collect.", "tidy.")
-PIPELINE_POINTS = ("saga.", "swap.", "fold.")
+BROKER_POINTS = ("writer.", "fold.", "collect.", "tidy.", "repack.")
+PIPELINE_POINTS = ("saga.", "swap.", "fold.", "keep.")
 CRASH_POINTS = [point for point in CrashPoint if point.startswith(BROKER_POINTS + PIPELINE_POINTS)]
 """Crash points of code that runs in this scenario."""
 
@@ -86,18 +91,23 @@ class TableReport(Report):
     commit_count: int = 0
     topic_count: int = 0
     held_back_count: int = 0
+    merge_count: int = 0
+    released_count: int = 0
+    person_count: int = 0
 
 
 class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
     """The world of one history. The first slots are brokers, the others pipelines."""
 
     report: TableReport
+    _tempo = 1
+    _topic_names: tuple[str, ...] = TOPICS
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         super().__init__()
         self._loop = loop
         self._rng: Rng = loop.rng("scenario")
-        self._clock = SimClock(loop)
+        self._clock = SimClock(loop, tempo=self._tempo)
         is_calm = self._rng.random() < 0.1
         self._plan = FaultPlan(loop.rng("faults"), FaultRates.calm() if is_calm else FaultRates.rough())
         self._has_jumps = self._rng.random() < 0.5
@@ -111,7 +121,7 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
             max_jump_ms=MAX_JUMP_MS,
         )
         self._keys = DomainKeys(DomainId(0))
-        self._metadata = MemoryMetadata(loop.rng("sessions"))
+        self._metadata = WatchedMetadata(loop.rng("sessions"))
         self._objects = CheckedTableObjects(self._clock, has_segments=self._rng.random() < 0.5)
         self._catalog = MemoryCatalog()
         self._server = CatalogServer(self._catalog, clock=self._clock, rng=loop.rng("catalog"), plan=self._plan)
@@ -126,6 +136,7 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
         self._broker_count = self._rng.randrange(1, 3)
         self._pipeline_count = (1, 2, 2, 3, 3)[self._rng.randrange(0, 5)]
         self._incarnations = 0
+        self._is_resting = False
         self._wall_ahead_ms = 0
         self._started_at = loop.time()
         self.report = TableReport(seed)
@@ -140,6 +151,7 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
             ages=CollectingAges(
                 staged_max_age_ms=(600, 3_000, 12_000)[draw(0, 3)], sealed_grace_ms=(0, 400, 3_000)[draw(0, 3)]
             ),
+            repack=draw_repack_shape(self._rng),
         )
 
     def _draw_pipeline_shape(self) -> PipelineShape:
@@ -155,6 +167,18 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
             row_group_bytes=draw(50, 1_500),
             swap_max_entries=draw(1, 8),
             topics_at_once=draw(1, 3),
+            keep=KeepLimits(
+                merge=MergeLimits(
+                    file_target_bytes=draw(8_000, 60_000),
+                    min_files=draw(2, 4),
+                    max_bytes=draw(10_000, 80_000),
+                    max_files=draw(2, 20),
+                    file_max_slices=draw(1, 4),
+                ),
+                max_topics=draw(1, 4),
+                release_interval_ms=draw(200, 4_000),
+                quiet_expiry_ms=draw(2_000, 20_000),
+            ),
         )
 
     def _is_named(self, object_id: ObjectId) -> bool:
@@ -165,7 +189,7 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
         self._slots = [self._start_node(slot) for slot in range(self._broker_count + self._pipeline_count)]
         troubles = [asyncio.create_task(self._trouble(slot)) for slot in range(len(self._slots))]
         owner = self._made(TopicOwner, "owner")
-        for name in TOPICS:
+        for name in self._topic_names:
             await owner.create(self._draw_topic(name), self._find)
         clients = [asyncio.create_task(work) for work in self._client_work(owner)]
         await self._work_through(clients)
@@ -196,7 +220,22 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
         consumer = self._made(TopicConsumer, "consumer").run(rounds=40)
         deleter = self._made(RecordDeleter, "deleter").run(rounds=4)
         again = [self._draw_topic(self._any_name()) for _ in range(max(0, self._rng.randrange(-1, 3)))]
-        return [*producers, consumer, deleter, owner.run(again, self._find)]
+        return [*producers, consumer, deleter, owner.run(again, self._find), self._person()]
+
+    async def _person(self) -> None:
+        """Work on `main` as people do: delete some rows of a file, or take a file out."""
+        for _ in range(self._rng.randrange(0, 4)):
+            await self._clock.sleep(self._rng.uniform(1, 10))
+            tables = [table for table in self._catalog.tables.values() if table.main]
+            if not tables:
+                continue
+            table = tables[self._rng.randrange(0, len(tables))]
+            file = table.main[self._rng.randrange(0, len(table.main))]
+            if self._rng.random() < 0.7:
+                table.touch(file.path)
+            else:
+                table.take_out(file.path)
+            self.report.person_count += 1
 
     def _any_name(self) -> str:
         return TOPICS[self._rng.randrange(0, len(TOPICS))]
@@ -209,6 +248,9 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
                 "headrace.table.target.lag.ms": "5000",
                 "headrace.table.partition.by": PARTITION_BY[self._rng.randrange(0, len(PARTITION_BY))],
                 "headrace.table.delete.with.topic": "true" if self._rng.random() < 0.5 else "false",
+                "headrace.table.retention": "follow" if self._rng.random() < 0.5 else "keep",
+                # No value of the clients fits it: every row of such a topic has a dead letter.
+                "headrace.table.schema": SCHEMA if self._rng.random() < SCHEMA_RATE else "",
             },
         )
 
@@ -230,14 +272,17 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
         name = f"{'broker' if is_broker else 'pipeline'}-{slot}.{self._incarnations}"
         clock = SimClock(
             self._loop,
-            wall_offset_ms=self._rng.randrange(-2_000, 2_000) + self._wall_ahead_ms,
+            wall_offset_ms=self._rng.randrange(-2_000, 2_000) * self._tempo + self._wall_ahead_ms,
             monotonic_base=self._rng.uniform(0, 1_000),
+            tempo=self._tempo,
         )
         process = SimProcess(name, self._loop, clock=clock)
         crashes = self._draw_points(BROKER_POINTS if is_broker else PIPELINE_POINTS)
         stops = {} if is_broker else self._draw_stops()
         crash_points = StoppingPoints(process, crashes, stops, may_stop=lambda: self._in_trouble)
         node = self._make_broker(process, crash_points) if is_broker else self._make_pipeline(process, crash_points)
+        if isinstance(node, TableBroker):
+            node.slot = slot
         node.start()
         return node
 
@@ -285,24 +330,21 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
             rng=self._loop.rng(process.name),
         )
         node.is_forced = not self._in_trouble
+        node.is_resting = self._is_resting
         return node
 
     # Calm
 
+    def _calm_down(self) -> None:
+        for node in self._slots:
+            node.process.resume()
+        super()._calm_down()
+
     async def _work_through(self, clients: "list[asyncio.Task[None]]") -> None:
         """Let clients and troubles go side by side, then end the troubles and insist that the clients finish."""
         await asyncio.wait(clients, timeout=TROUBLE_SECONDS)
-        self._in_trouble = False
-        self._plan.quiesce()
-        for node in self._slots:
-            node.process.resume()
-            node.clock.correct_wall()
-        _, stuck = await asyncio.wait(clients, timeout=CALM_LIMIT_SECONDS)
-        for client in clients:
-            if client.done():
-                client.result()
-        if stuck:
-            raise Violation(f"{len(stuck)} clients are stuck {CALM_LIMIT_SECONDS} s after the last fault: {stuck}")
+        self._calm_down()
+        await self._insist_on(clients, limit_seconds=CALM_LIMIT_SECONDS)
 
     async def _catch_up(self) -> None:
         """Wait until every table has caught up with its log, and no run is under way."""
@@ -315,13 +357,16 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
             await self._clock.sleep(LOOK_SECONDS)
 
     async def _finish(self) -> None:
-        """Let all ages pass, give the collectors their time, and check everything."""
+        """Let rounds end and all ages pass, give the collectors their time, and check everything."""
+        self._is_resting = True
+        for node in self._pipelines():
+            node.is_resting = True
+        while any(node.is_busy for node in self._pipelines()):
+            await self._clock.sleep(LOOK_SECONDS)
         check_objects(self._stored, self._history.streams)
         self._wall_ahead_ms = 2 * self._tidy_age_ms
         for clock in (self._clock, *(node.clock for node in self._slots)):
             clock.jump_wall(self._wall_ahead_ms)
-        for node in self._pipelines():
-            node.is_resting = True
         await self._clock.sleep(COLLECTING_SECONDS)
         if self._objects.violation is not None:
             raise self._objects.violation  # it has killed whoever did it, and that shows in other places first
@@ -337,6 +382,8 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
             self._bury(node)
         report = self.report
         report.commit_count = self._catalog.commits
+        report.merge_count = self._catalog.merges
+        report.released_count = self._catalog.released
         report.topic_count = len(self._history.topics)
         report.held_back_count = sum(state.held_back_batches for state in self._stored.states().values())
         report.read_count = self._history.read_count
