@@ -114,6 +114,8 @@ class LogReader:
             if not plan.is_empty and head is not None and offset >= head.high_watermark:
                 break  # nothing is known to lie behind: no reason to ask the store
             page = await self._cache.locate(stream, offset, limit=limit)
+            if page and not plan.is_empty and page[0].start_offset < offset:
+                break  # a swap came between two pages: the new entry begins within what is planned already
             if not page or not self._add(plan, page, offset):
                 break
             offset, limit = page[-1].end_offset, MORE_ENTRIES_PER_READ

@@ -177,7 +177,9 @@ class IndexView:
             offset = found[-1].end_offset if found else offset
         tail = self._tails.get(stream)
         if tail is not None and len(found) < limit:
-            found += _run_from(tail.entries, offset, limit - len(found))
+            rest = _run_from(tail.entries, offset, limit - len(found))
+            if not found or (rest and rest[0].start_offset == offset):
+                found += rest
         return found
 
     def has_tail_below(self, stream: StreamId, offset: int) -> bool:
@@ -354,10 +356,16 @@ async def _next_turn() -> None:
 
 
 def _run_from(entries: Sequence[IndexEntry], offset: int, limit: int) -> list[IndexEntry]:
-    """Return the entries that cover `offset` and what follows without a gap, at most `limit` of them."""
+    """Return the entry that covers `offset` and what follows without gap or overlap, at most `limit` of them.
+
+    Memory may hold entries from before and after a swap side by side, until it hears of the swap.
+    """
     run: list[IndexEntry] = []
     position = bisect_right(entries, offset, key=_end_offset)
-    while position < len(entries) and len(run) < limit and entries[position].start_offset <= offset:
+    while position < len(entries) and len(run) < limit:
+        start_offset = entries[position].start_offset
+        if start_offset > offset or (run and start_offset < offset):
+            break
         run.append(entries[position])
         offset = entries[position].end_offset
         position += 1

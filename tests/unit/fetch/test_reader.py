@@ -15,6 +15,7 @@ from headrace.index.objects import wal_object_key as object_key_of
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.index.swap import Swap, replacement_for, swap_entries
 from headrace.index.values import INDEX_ENTRY, IndexEntry
+from headrace.metadata.port import Range, Versioned
 from headrace.model.extents import WalExtent
 from headrace.model.ids import ObjectId, ObjectKey, StreamId, WriterId
 from headrace.objects.port import Buffer, ByteRange
@@ -57,8 +58,8 @@ async def entries(kit: WriterKit, stream: StreamId) -> list[IndexEntry]:
     return [INDEX_ENTRY.decode(item.value, item.key) for item in found]
 
 
-async def repack(kit: WriterKit, stream: StreamId) -> None:
-    """Swap all entries for one that names a packed object, and collect the old objects at once."""
+async def repack(kit: WriterKit, stream: StreamId, *, collects: bool = True) -> None:
+    """Swap all entries for one that names a packed object, and collect the old objects at once, or never."""
     await kit.writer.close()
     planned = await entries(kit, stream)
     packed = wal_object_id(PACKER, 0)
@@ -73,7 +74,7 @@ async def repack(kit: WriterKit, stream: StreamId) -> None:
     replacement = replacement_for(planned, WalExtent(packed, 0, len(data)))
     swap = Swap(stream=stream, planned=planned, replacements=[replacement])
     await swap_entries(kit.keys, swap, now_ms=0).apply(kit.metadata)
-    for number in range(len(planned)):
+    for number in range(len(planned) if collects else 0):
         await collect(kit, wal_object_id(WRITER, number))
 
 
@@ -277,6 +278,28 @@ async def test_repack_that_comes_between_plan_and_read_means_plan_again() -> Non
     await fold_all(kit)
     kit.script.plan("read", Meanwhile(lambda: repack(kit, stream)))
     assert records(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == expected(0, 6)
+
+
+async def test_repack_that_comes_between_two_pages_of_a_plan_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kit, stream = await logged(3, segment_max_bytes=1)
+    await fold_all(kit)
+    real = kit.metadata.range
+    pages = 0
+
+    async def repacked_after_the_first(wanted: Range) -> list[Versioned]:
+        nonlocal pages
+        found = await real(wanted)
+        if "/index/" in wanted.start:
+            pages += 1
+            if pages == 1:
+                await repack(kit, stream, collects=False)
+        return found
+
+    monkeypatch.setattr("headrace.fetch.reader.ENTRIES_PER_READ", 1)
+    monkeypatch.setattr(kit.metadata, "range", repacked_after_the_first)
+    reader = reader_of(kit)
+    assert records(await reader.read(stream, 0, max_bytes=ALL)) == expected(0, 2)
+    assert records(await reader.read(stream, 2, max_bytes=ALL)) == expected(0, 6), "one entry holds all of them now"
 
 
 async def test_repack_of_what_memory_holds_unfolded_means_plan_again() -> None:

@@ -194,6 +194,22 @@ async def test_entry_read_while_a_swap_went_by_is_not_remembered() -> None:
     assert (await cache.locate(stream, 0))[0].extent == TABLE
 
 
+async def test_entries_from_before_and_after_a_swap_are_never_one_run() -> None:
+    log, stream = await logged(4)
+    await log.fold()
+    cache = cache_of(log)
+    await cache.fresh_head(stream)
+    assert await offsets(cache, stream, 0, limit=1) == [0]
+    entries = await log.index(stream)
+    swap = Swap(stream=stream, planned=entries, replacements=[replacement_for(entries, TABLE)])
+    await swap_entries(log.keys, swap, now_ms=0).apply(log.store)
+    assert await offsets(cache, stream, 10, limit=1) == [0], "the view has not heard of the swap, the store has"
+    assert await offsets(cache, stream, 0) == [0], "what the new entry covers is not read twice"
+    await cache.refresh()
+    (entry,) = await cache.locate(stream, 0)
+    assert entry.extent == TABLE
+
+
 async def test_find_timestamp_over_folded_and_unfolded_entries() -> None:
     log, stream = await logged(8)
     await log.fold(max_records=5)
