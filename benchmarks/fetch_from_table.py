@@ -30,6 +30,8 @@ from headrace.fetch.table_reads import GroupKey, TableReader
 from headrace.index.cache import IndexCache
 from headrace.index.fold import fold_records, plan_fold
 from headrace.index.values import INDEX_ENTRY, IndexEntry
+from headrace.metadata import keys as all_keys
+from headrace.metadata.leases import take
 from headrace.model.extents import WalExtent
 from headrace.model.ids import StreamId
 from headrace.pipeline.plans import FilePlan, Slice, WalPiece, WriteTask
@@ -52,6 +54,7 @@ CLIENT_LOG_BYTES = 128 * MIB
 FRAME_BYTES = MIB
 FILE_BYTES = 64 * MIB
 ENTRIES_PER_STEP = 300
+SESSION_MS = 3_600_000
 ROUNDS = 3
 PARTITION = 0
 CLIENT_LIMIT_SECONDS = 60.0
@@ -123,11 +126,13 @@ class TableBroker(Broker):
             crash_points=NoCrashes(),
             max_entries=ENTRIES_PER_STEP,
         )
+        session = await self.metadata.open_session(timeout_ms=SESSION_MS)
+        lease = await take(self.metadata, all_keys.lease("moving"), session)
         for number, pieces in enumerate(await self._pieces(stream)):
             plan = FilePlan(number, None, None, (Slice(0, stream, tuple(pieces)),))
             task = WriteTask(saga_id="5a6a", epoch=1, data_prefix="tables/t/data/", format=FORMAT, file=plan)
             file = await write_file(task, self.objects, attempt="0")
-            await swapper.swap(file, file.slices[0])
+            await swapper.swap(lease, file, file.slices[0])
 
     async def _pieces(self, stream: StreamId) -> list[list[WalPiece]]:
         found = await self.metadata.range(KEYS.entries(stream, after_offset=0, limit=10_000))

@@ -10,13 +10,14 @@ from functools import partial
 from headrace.errors import HeadraceError
 from headrace.model.ids import ObjectKey
 from headrace.objects.port import Buffer, ObjectStore, Upload, object_key
-from headrace.pipeline.rewrites import TableTask
+from headrace.pipeline.plans import WriteTask
+from headrace.pipeline.rewrites import RewriteTask
 from headrace.runtime.executor import Executor
 from headrace.tables.files import WrittenFile, WrittenSlice
 from headrace.tables.parquet_writing import EncodedGroup, ParquetFileWriter
 
 
-def table_file_key(task: TableTask, attempt: str) -> ObjectKey:
+def table_file_key(task: WriteTask | RewriteTask, attempt: str) -> ObjectKey:
     """Return where an attempt of a task writes its file. No two attempts share a key."""
     first = task.file.slices[0]
     range_ = f"{first.stream}-{first.start_offset}-{first.end_offset}"
@@ -32,7 +33,7 @@ async def send_all(groups: Iterator[EncodedGroup], sender: "FileSender", worker:
 
 
 async def finish_file(
-    task: TableTask,
+    task: WriteTask | RewriteTask,
     key: ObjectKey,
     parquet: ParquetFileWriter,
     slices: tuple[WrittenSlice, ...],

@@ -1,5 +1,7 @@
 """Keep tables in proportion, topic by topic: release what the log has forgotten, merge small files, expire snapshots.
 
+Small files are merged on the branch, and on `main` with it; then those that only `main` has kept.
+
 A round of the pipeline asks `is_due` of every topic, from what was read anyway, and looks at a few of those that are
 (`keep`), each under its lease, after all runs of the round.
 
@@ -11,7 +13,7 @@ Must stay true:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -19,10 +21,12 @@ from headrace.metadata.keys import DomainKeys
 from headrace.metadata.leases import Lease
 from headrace.metadata.port import MetadataStore
 from headrace.model.topics import Topic
+from headrace.pipeline.main_merging import plan_main_merge
 from headrace.pipeline.merging import MergeLimits, plan_merge
 from headrace.pipeline.named_files import read_named
 from headrace.pipeline.records import CondemnedFiles, SagaKind, TableState, TableStatus
 from headrace.pipeline.releasing import ReleasePlan, plan_release
+from headrace.pipeline.rewrites import Rewrite
 from headrace.pipeline.topic_run import RunParts, TopicRun
 from headrace.runtime.crash_points import CrashPoint
 from headrace.tables.port import MainPolicy, TableListing, TopicTable
@@ -57,6 +61,11 @@ class Kept:
     merges: int = 0
     merged_bytes: int = 0
     released_files: int = 0
+
+    def count_merge(self, rewrite: Rewrite) -> None:
+        """Count a merge that was done."""
+        self.merges += 1
+        self.merged_bytes += rewrite.input_bytes
 
 
 def due_for(
@@ -143,12 +152,18 @@ class TableKeeper:
         has_more = False
         if due.merge:
             merge = plan_merge(named, listing, now_ms=now_ms, limits=limits.merge)
-            has_more = merge.has_more
+            main_merge = plan_main_merge(listing, now_ms=now_ms, limits=limits.merge)
+            has_more = merge.has_more or main_merge.has_more
             if merge.rewrite is not None:
                 await run.begin_rewrite(
                     merge.rewrite, listing.info, kind=SagaKind.MERGE, main=MainPolicy.WHERE_UNTOUCHED
                 )
-                kept.merges, kept.merged_bytes = 1, merge.rewrite.input_bytes
+                kept.count_merge(merge.rewrite)
+            if main_merge.rewrite is not None:
+                await run.begin_rewrite(
+                    main_merge.rewrite, listing.info, kind=SagaKind.MERGE_MAIN, main=MainPolicy.ALONE
+                )
+                kept.count_merge(main_merge.rewrite)
         await self._note_look(lease, topic, listing, release, due, has_more=has_more, now_ms=now_ms)
 
     async def _note_look(
@@ -196,8 +211,6 @@ class TableKeeper:
 
 
 def _without(listing: TableListing, release: ReleasePlan) -> TableListing:
+    """Return a listing without what was just released. What of it is left in `main` is seen by the next look."""
     gone = frozenset(() if release.rewrite is None else release.rewrite.inputs)
-    left = [file for file in listing.files if file.path not in gone]
-    return TableListing(
-        info=listing.info, files=left, formats=listing.formats, held_twice_bytes=listing.held_twice_bytes
-    )
+    return replace(listing, files=[file for file in listing.files if file.path not in gone])

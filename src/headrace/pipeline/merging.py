@@ -64,22 +64,28 @@ def plan_merge(named: NamedFiles, listing: TableListing, *, now_ms: int, limits:
         bucket = line[0].file.bucket
         now_bucket = listing.formats[line[0].file.spec_id].partitioning.bucket.of(now_ms)
         is_over = bucket is not None and now_bucket is not None and bucket < now_bucket
-        windows += choose_windows(line, is_over=is_over, limits=limits)
-    taken, has_more = _within(windows, limits)
-    if not taken:
+        sizes = [candidate.file.size_bytes for candidate in line]
+        windows += [line[one.start : one.stop] for one in choose_windows(sizes, is_over=is_over, limits=limits)]
+    if not windows:
         return MergePlan(rewrite=None, has_more=not named.is_whole)
+    count = within_limits([[candidate.file for candidate in window] for window in windows], limits)
+    taken, has_more = windows[:count], count < len(windows)
     streams = {stream.stream: stream for stream in named.streams}
     files: list[PlannedFile] = []
     for window in taken:
         files += _planned_files(window, streams, listing, first_number=len(files), limits=limits)
-    inputs = [candidate.file for window in taken for candidate in window]
-    rewrite = Rewrite(
+    rewrite = rewrite_of([candidate.file for window in taken for candidate in window], files)
+    return MergePlan(rewrite=rewrite, has_more=has_more or not named.is_whole)
+
+
+def rewrite_of(inputs: Sequence[ListedFile], files: Sequence[PlannedFile] = ()) -> Rewrite:
+    """Return what makes files of others, or lets them go."""
+    return Rewrite(
         inputs=tuple(file.path for file in inputs),
         input_rows=sum(file.row_count for file in inputs),
         input_bytes=sum(file.size_bytes for file in inputs),
         files=tuple(files),
     )
-    return MergePlan(rewrite=rewrite, has_more=has_more or not named.is_whole)
 
 
 def _candidates(named: NamedFiles, listing: TableListing, limits: MergeLimits) -> list[_Candidate]:
@@ -141,55 +147,46 @@ def _lines(candidates: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:
             yield line
 
 
-def choose_windows(line: Sequence[_Candidate], *, is_over: bool, limits: MergeLimits) -> list[list[_Candidate]]:
-    """Return the windows of a line that are to be merged, each into about one file."""
-    windows: list[list[_Candidate]] = []
-    window: list[_Candidate] = []
-    size_bytes = 0
-    for candidate in line:
-        is_full = size_bytes + candidate.file.size_bytes > limits.file_target_bytes
-        if window and (is_full or len(window) >= limits.max_files):
-            windows.append(window)  # more than half of the target, as every one of its files is below half
-            window, size_bytes = [], 0
-        window.append(candidate)
-        size_bytes += candidate.file.size_bytes
+def choose_windows(sizes: Sequence[int], *, is_over: bool, limits: MergeLimits) -> list[range]:
+    """Return the windows of a line of files that are to be merged, each into about one file."""
+    windows: list[range] = []
+    first = size_bytes = 0
+    for position, file_bytes in enumerate(sizes):
+        is_full = size_bytes + file_bytes > limits.file_target_bytes
+        if position > first and (is_full or position - first >= limits.max_files):
+            windows.append(range(first, position))  # more than half of the target, as every file is below half
+            first, size_bytes = position, 0
+        size_bytes += file_bytes
     if is_over or 4 * size_bytes >= 3 * limits.file_target_bytes:
-        windows.append(window)
+        windows.append(range(first, len(sizes)))
     else:
-        windows += _tiered(window, limits)
+        windows += _tiered(sizes, first, limits)
     return [one for one in windows if len(one) > 1]
 
 
-def _tiered(line: Sequence[_Candidate], limits: MergeLimits) -> list[list[_Candidate]]:
-    """Return the window with the most files that is worth it: at least twice its largest file."""
-    best: tuple[int, int, int] | None = None
-    for first in range(len(line)):
+def _tiered(sizes: Sequence[int], start: int, limits: MergeLimits) -> list[range]:
+    """Return the window from `start` on with the most files that is worth it: at least twice its largest file."""
+    best = range(0)
+    for first in range(start, len(sizes)):
         size_bytes = largest_bytes = 0
-        for end in range(first + 1, len(line) + 1):
-            file_bytes = line[end - 1].file.size_bytes
-            size_bytes += file_bytes
-            largest_bytes = max(largest_bytes, file_bytes)
+        for end in range(first + 1, len(sizes) + 1):
+            size_bytes += sizes[end - 1]
+            largest_bytes = max(largest_bytes, sizes[end - 1])
             count = end - first
-            if count >= limits.min_files and size_bytes >= 2 * largest_bytes and (best is None or count > best[0]):
-                best = (count, first, end)
-    return [] if best is None else [list(line[best[1] : best[2]])]
+            if count >= limits.min_files and size_bytes >= 2 * largest_bytes and count > len(best):
+                best = range(first, end)
+    return [best] if best else []
 
 
-def _within(windows: Sequence[list[_Candidate]], limits: MergeLimits) -> tuple[list[list[_Candidate]], bool]:
-    """Take as many windows as one merge may hold, but at least one."""
-    taken: list[list[_Candidate]] = []
+def within_limits(windows: Sequence[Sequence[ListedFile]], limits: MergeLimits) -> int:
+    """Say how many of the windows one merge may hold: at least one, if there is any."""
     size_bytes = file_count = 0
-    for window in windows:
-        size_bytes += _size_of(window)
+    for number, window in enumerate(windows):
+        size_bytes += sum(file.size_bytes for file in window)
         file_count += len(window)
-        if taken and (size_bytes > limits.max_bytes or file_count > limits.max_files):
-            return taken, True
-        taken.append(window)
-    return taken, False
-
-
-def _size_of(window: Sequence[_Candidate]) -> int:
-    return sum(candidate.file.size_bytes for candidate in window)
+        if number and (size_bytes > limits.max_bytes or file_count > limits.max_files):
+            return number
+    return len(windows)
 
 
 def _planned_files(
@@ -212,7 +209,6 @@ def _planned_files(
                 first_number + number, file.bucket, file.partition, tuple(slices[first : first + count])
             ),
             format=listing.formats[file.spec_id],
-            dropped={},
         )
         for number, first in enumerate(range(0, len(slices), count))
     ]

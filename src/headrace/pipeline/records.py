@@ -26,6 +26,8 @@ class SagaKind(enum.IntEnum):
     """Files are written anew without the rows that a later record of the same key has made obsolete."""
     RELEASE = 3
     """Files go that the index does not name any more: the log has forgotten what is in them."""
+    MERGE_MAIN = 4
+    """Small files that only `main` names become larger ones there. The branch and the index stay as they are."""
 
 
 class SagaState(enum.IntEnum):
@@ -43,8 +45,9 @@ class SagaState(enum.IntEnum):
 class SagaRecord(msgspec.Struct, frozen=True, array_like=True):
     """One run of one topic: one Iceberg commit. There is at most one per topic; its key holds the topic's id.
 
-    What follows `kind` is for rewrites and releases: `inputs` are the object keys of files that go from the branch,
-    `input_rows` and `input_bytes` what they hold, `main` what becomes of `main`. Their `after` and `ends` are empty.
+    What follows `kind` is for rewrites and releases: `inputs` are the object keys of files that go from the branch
+    (`MERGE_MAIN`: from `main`), `input_rows` and `input_bytes` what they hold, `main` what becomes of `main`. Their
+    `after` and `ends` are empty.
 
     `epoch` is that of the lease under which it was last moved. `after` and `ends` are vectors: partition → offset.
     `files` are known from `WRITTEN` on, `snapshot_id` from `IN_TABLE` on. `freed` are objects that its commit's

@@ -7,6 +7,7 @@ swap is yet to name, and what the index does not name it never names again.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headrace.pipeline.merging import rewrite_of
 from headrace.pipeline.named_files import NamedFiles
 from headrace.pipeline.rewrites import Rewrite
 from headrace.tables.port import TableListing
@@ -33,9 +34,5 @@ def plan_release(named: NamedFiles, listing: TableListing, *, max_files: int = M
     taken = gone[:max_files]
     has_more = len(gone) > len(taken)
     trimmed = {stream.partition: stream.log_start for stream in named.streams if stream.is_trimmed}
-    rewrite = Rewrite(
-        inputs=tuple(file.path for file in taken),
-        input_rows=sum(file.row_count for file in taken),
-        input_bytes=sum(file.size_bytes for file in taken),
-    )
-    return ReleasePlan(rewrite=rewrite if taken else None, released_to={} if has_more else trimmed, has_more=has_more)
+    rewrite = rewrite_of(taken) if taken else None
+    return ReleasePlan(rewrite=rewrite, released_to={} if has_more else trimmed, has_more=has_more)

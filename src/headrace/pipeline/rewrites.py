@@ -4,7 +4,7 @@ Plain values, as those of `plans.py`: a planner makes them, a task receives its 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
@@ -81,7 +81,41 @@ class RewriteTask(msgspec.Struct, frozen=True, tag="rewrite"):
     dropped: dict[int, str] = {}
 
 
-TableTask: TypeAlias = WriteTask | RewriteTask
+class GatheredFile(msgspec.Struct, frozen=True, array_like=True):
+    """A whole file that only `main` names: what its manifest says of it is all that is known."""
+
+    path: str
+    size_bytes: int
+    row_count: int
+
+
+class GatherPlan(msgspec.Struct, frozen=True, array_like=True):
+    """One new file of `main`: all rows of some others of the same partition value."""
+
+    number: int
+    bucket: int | None
+    partition: int | None
+    files: tuple[GatheredFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+class GatherTask(msgspec.Struct, frozen=True, tag="gather"):
+    """Everything a task needs to make one file of several that only `main` names. `streams` are the topic's."""
+
+    saga_id: str
+    epoch: int
+    data_prefix: str
+    format: TableFormat
+    file: GatherPlan
+    streams: tuple[StreamId, ...]
+    row_group_bytes: int = 8 * 1024 * 1024
+    compression_level: int = 1
+
+
+TableTask: TypeAlias = WriteTask | RewriteTask | GatherTask
 """What a `TableWriter` writes one file of."""
 
 
@@ -91,18 +125,32 @@ class PlannedFile:
 
     plan: RewritePlan
     format: TableFormat
-    dropped: Mapping[int, str]
+    dropped: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGather:
+    """A file to be made of others that only `main` names, in the format of their partition spec."""
+
+    plan: GatherPlan
+    format: TableFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """What one saga rewrites: `inputs` go from the branch, `files` come. A release has no files."""
+    """What one saga rewrites: `inputs` go from the branch and `files` come, or they go from `main` alone and
+    `gathers` come. A release has neither."""
 
     inputs: tuple[str, ...]
     input_rows: int
     input_bytes: int
     files: tuple[PlannedFile, ...] = ()
+    gathers: tuple[PlannedGather, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        return sum(file.plan.size_bytes for file in self.files)
+        plans: list[RewritePlan | GatherPlan] = [
+            *(file.plan for file in self.files),
+            *(file.plan for file in self.gathers),
+        ]
+        return sum(plan.size_bytes for plan in plans)

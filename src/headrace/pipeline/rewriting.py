@@ -45,12 +45,23 @@ async def rewrite_file(
     Raises `Missing` if a file is gone (the plan is old), `Corrupt` if stored bytes are not what was written,
     `Invalid` if the plan puts rows of two partition values into the file, and what the store raises.
     """
+    return await copy_rows(task, objects, GroupReader(objects), attempt=attempt, executor=executor)
+
+
+async def copy_rows(
+    task: RewriteTask,
+    objects: ObjectStore,
+    reader: "GroupReader",
+    *,
+    attempt: str,
+    executor: Executor | None = None,
+) -> WrittenFile:
+    """Do a rewrite with the row groups that a reader brings; see `rewrite_file`."""
     check_rewrite(task)
     key = table_file_key(task, attempt)
     worker = executor or InlineExecutor()
     sender = FileSender(objects, key)
     rows = _RowCopier(task)
-    reader = _GroupReader(objects)
     try:
         for slice_ in task.file.slices:
             listed = task.dropped.get(slice_.stream)
@@ -86,30 +97,30 @@ def check_rewrite(task: RewriteTask) -> None:
             reached = piece.end_offset
 
 
-_Read = tuple[TablePiece, RowGroup | None, Footer | None, Buffer | None]
+Read = tuple[TablePiece, RowGroup | None, Footer | None, Buffer | None]
 
 
-class _GroupReader:
+class GroupReader:
     """Brings row groups one by one, each while the one before is at work."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._footers: OrderedDict[str, Footer] = OrderedDict()
 
-    async def read(self, slice_: RewriteSlice) -> AsyncGenerator[_Read, None]:
+    async def read(self, slice_: RewriteSlice) -> AsyncGenerator[Read, None]:
         """Go through the groups of a slice; a piece without a file comes without a group."""
         wanted = [
             (piece, group)
             for piece in slice_.pieces
             for group in ((None,) if piece.file is None else piece.file.row_groups)
         ]
-        ahead: asyncio.Task[_Read] | None = None
+        ahead: asyncio.Task[Read] | None = None
         try:
             for number, (piece, group) in enumerate(wanted):
-                read = await (self._one(piece, group) if ahead is None else ahead)
+                read = await (self.one(piece, group) if ahead is None else ahead)
                 ahead = None
                 if number + 1 < len(wanted):
-                    ahead = asyncio.create_task(self._one(*wanted[number + 1]))
+                    ahead = asyncio.create_task(self.one(*wanted[number + 1]))
                 yield read
         finally:
             if ahead is not None:
@@ -117,7 +128,8 @@ class _GroupReader:
                 with contextlib.suppress(BaseException):
                     await ahead
 
-    async def _one(self, piece: TablePiece, group: RowGroup | None) -> _Read:
+    async def one(self, piece: TablePiece, group: RowGroup | None) -> Read:
+        """Bring one group of a piece, and the footer of its file."""
         if piece.file is None or group is None:
             return piece, None, None, None
         file = piece.file

@@ -9,7 +9,9 @@ After a rewrite the same is done with entries that name its inputs: they, and en
 become one entry that names the new file. WAL entries stay, and break the run.
 
 Must stay true: a step depends on nothing but the index and the written file, so any process can go on after a crash;
-what was trimmed away meanwhile stays away; offsets of another file or stream are never touched.
+what was trimmed away meanwhile stays away; offsets of another file or stream are never touched. Every step demands
+the topic's lease: once the saga is over, others may move what was held back, or compact all rows of a file away, and
+a process that was paused would take both for work that is left to do.
 """
 
 import itertools
@@ -18,10 +20,12 @@ from functools import partial
 
 import msgspec
 
+from headrace.errors import Fenced
 from headrace.index.rule import StalePlan
 from headrace.index.swap import Swap, replacement_for, swap_entries
 from headrace.index.values import INDEX_ENTRY, STREAM_HEAD, IndexEntry
 from headrace.metadata.keys import DomainKeys
+from headrace.metadata.leases import Lease
 from headrace.metadata.port import MetadataStore
 from headrace.model.extents import TableExtent, TableFile, WalExtent
 from headrace.runtime.clock import Clock
@@ -121,11 +125,15 @@ def _fragments(entry: IndexEntry, held_back: Sequence[HeldBack]) -> list[tuple[I
     """Cut an entry where batches were held back; say of each piece whether it is such a batch.
 
     A piece that was cut off keeps the entry's timestamps: a look-up by time may then open it in vain, and goes on.
+    Raises `Fenced` if the batches lie elsewhere by now.
     """
     held = [one for one in held_back if entry.start_offset <= one.start_offset < entry.end_offset]
     if not held or not isinstance(entry.extent, WalExtent):
         return [(entry, False)]
     whole = entry.extent
+    if not all(_lies_in(one.extent, whole) for one in held):
+        # Whoever holds the lease never sees this: what was held back is moved only where there is no saga.
+        raise Fenced(f"{entry} was moved since batches of it were held back: the saga was ended by somebody else")
     pieces: list[tuple[IndexEntry, bool]] = []
     offset, byte = entry.start_offset, whole.start_byte
     for one in held:
@@ -141,6 +149,12 @@ def _fragments(entry: IndexEntry, held_back: Sequence[HeldBack]) -> list[tuple[I
         end_byte = whole.start_byte + whole.size_bytes
         pieces.append((_piece(entry, whole, offset, entry.end_offset, byte, end_byte), False))
     return pieces
+
+
+def _lies_in(part: WalExtent, whole: WalExtent) -> bool:
+    is_inside = whole.start_byte <= part.start_byte
+    is_inside &= part.start_byte + part.size_bytes <= whole.start_byte + whole.size_bytes
+    return part.object_id == whole.object_id and is_inside
 
 
 def _piece(
@@ -170,16 +184,21 @@ class Swapper:
         self._crash_points = crash_points
         self._max_entries = max_entries
 
-    async def swap(self, file: WrittenFile, part: WrittenSlice) -> int:
-        """Swap all that the index still has of a slice; return how many steps it took."""
-        return await self._swap(part, partial(next_step, file=file, part=part, max_entries=self._max_entries))
+    async def swap(self, lease: Lease, file: WrittenFile, part: WrittenSlice) -> int:
+        """Swap all that the index still has of a slice; return how many steps it took. Raises `Fenced`."""
+        next_ = partial(next_step, file=file, part=part, max_entries=self._max_entries)
+        return await self._swap(lease, part, next_)
 
-    async def swap_rewritten(self, file: WrittenFile, part: WrittenSlice, inputs: Collection[str]) -> int:
-        """Let entries that name a rewrite's inputs name its file; return how many steps it took."""
+    async def swap_rewritten(
+        self, lease: Lease, file: WrittenFile, part: WrittenSlice, inputs: Collection[str]
+    ) -> int:
+        """Let entries that name a rewrite's inputs name its file; return how many steps it took. Raises `Fenced`."""
         next_ = partial(next_rewrite_step, file=file, part=part, inputs=inputs, max_entries=self._max_entries)
-        return await self._swap(part, next_)
+        return await self._swap(lease, part, next_)
 
-    async def _swap(self, part: WrittenSlice, next_: Callable[[Sequence[IndexEntry]], Swap | None]) -> int:
+    async def _swap(
+        self, lease: Lease, part: WrittenSlice, next_: Callable[[Sequence[IndexEntry]], Swap | None]
+    ) -> int:
         steps = stale = 0
         offset = part.start_offset
         while True:
@@ -191,7 +210,7 @@ class Swapper:
                 offset = entries[-1].start_offset  # all of this page is done: the last one may still grow
                 continue
             try:
-                await swap_entries(self._keys, step, now_ms=self._clock.now_ms()).apply(self._store)
+                await swap_entries(self._keys, step, now_ms=self._clock.now_ms()).apply_under(self._store, lease)
             except StalePlan:
                 stale += 1
                 if await self._is_gone(part):

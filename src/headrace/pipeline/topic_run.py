@@ -17,7 +17,7 @@ What happens on the way:
 
 Rewrites and releases are sagas as well, and go the same way: `begin_rewrite` has the files written that are to come,
 the commit takes the others out, and the swap lets entries that named them name the new ones. A release has nothing
-to write and nothing to swap.
+to write and nothing to swap, a merge of what only `main` names nothing to swap.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -35,7 +35,7 @@ from headrace.pipeline.named_files import IndexNames
 from headrace.pipeline.plans import RunPlan, Typing, WriteTask
 from headrace.pipeline.ports import Progress, TableWriter
 from headrace.pipeline.records import SagaKind, SagaRecord, SagaState
-from headrace.pipeline.rewrites import Rewrite, RewriteTask, TableTask
+from headrace.pipeline.rewrites import GatherTask, Rewrite, RewriteTask, TableTask
 from headrace.pipeline.sagas import Ended, Sagas, dead_letter_files
 from headrace.pipeline.swapping import Swapper
 from headrace.runtime.clock import Clock
@@ -64,6 +64,7 @@ OPERATIONS: Final = {
     SagaKind.MERGE: RewriteOperation.REPLACE,
     SagaKind.COMPACT: RewriteOperation.OVERWRITE,
     SagaKind.RELEASE: RewriteOperation.DELETE,
+    SagaKind.MERGE_MAIN: RewriteOperation.REPLACE,
 }
 
 APPEND_ATTEMPTS = 6
@@ -180,7 +181,7 @@ class TopicRun:
             input_bytes=rewrite.input_bytes,
             main=main,
         )
-        await self._put(planned, info, files=len(rewrite.files))
+        await self._put(planned, info, files=len(rewrite.files) + len(rewrite.gathers))
         await self._write(planned, self._rewrite_tasks(planned, rewrite))
         return planned
 
@@ -190,9 +191,9 @@ class TopicRun:
         self._parts.progress.planned(planned.topic_name, files=files, size_bytes=planned.planned_bytes)
         self._parts.crash_points.reach(CrashPoint.SAGA_AFTER_PLAN)
 
-    def _rewrite_tasks(self, saga: SagaRecord, rewrite: Rewrite) -> list[RewriteTask]:
+    def _rewrite_tasks(self, saga: SagaRecord, rewrite: Rewrite) -> list[TableTask]:
         write = self._parts.write
-        return [
+        copies = [
             RewriteTask(
                 saga_id=saga.saga_id,
                 epoch=saga.epoch,
@@ -205,6 +206,20 @@ class TopicRun:
             )
             for file in rewrite.files
         ]
+        gathers = [
+            GatherTask(
+                saga_id=saga.saga_id,
+                epoch=saga.epoch,
+                data_prefix=saga.data_prefix,
+                format=file.format,
+                file=file.plan,
+                streams=tuple(self._streams),
+                row_group_bytes=write.row_group_bytes,
+                compression_level=write.compression_level,
+            )
+            for file in rewrite.gathers
+        ]
+        return [*copies, *gathers]
 
     async def _write(self, planned: SagaRecord, tasks: Sequence[TableTask]) -> int:
         """Have a planned saga's files written, and take it to its end."""
@@ -314,13 +329,15 @@ class TopicRun:
 
     async def _swap(self, saga: SagaRecord) -> None:
         """Let the index name the files of a saga."""
+        if saga.kind is SagaKind.MERGE_MAIN:
+            return  # of files that the index does not name
         inputs = frozenset(saga.inputs)
         for file in saga.files:
             for part in file.slices:
                 if saga.kind is SagaKind.APPEND:
-                    await self._parts.swapper.swap(file, part)
+                    await self._parts.swapper.swap(self._lease, file, part)
                 else:
-                    await self._parts.swapper.swap_rewritten(file, part, inputs)
+                    await self._parts.swapper.swap_rewritten(self._lease, file, part, inputs)
 
     async def _commit(self, saga: SagaRecord) -> Appended | Rewritten:
         """Bring the files into the table, however often it takes: each try looks at the branch head first."""

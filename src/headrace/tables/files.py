@@ -4,6 +4,9 @@ These travel from a task to its driver, and lie in a saga's record until the ind
 at rest: a field is never moved or removed, a new one goes last and has a default.
 """
 
+import re
+from typing import Final
+
 import msgspec
 
 from headrace.model.extents import RowGroup, WalExtent
@@ -68,3 +71,11 @@ class WrittenFile(msgspec.Struct, frozen=True, array_like=True):
     partition: int | None
     spec_id: int
     dead_letters: "WrittenFile | None" = None
+
+
+_OF_SAGA: Final = re.compile(r"[0-9a-f]{32}/[^/]+\.parquet")
+
+
+def is_of_saga(path: str, data_prefix: str) -> bool:
+    """Say whether a table's data file is one that a saga of ours has written: each writes below its own id."""
+    return path.startswith(data_prefix) and _OF_SAGA.fullmatch(path, len(data_prefix)) is not None

@@ -7,7 +7,8 @@ Must stay true, for every catalog:
   however late it comes (`decide_append`).
 - `rewrite` takes files out of the branch, and may put others in their place, in one Iceberg commit; only if all of
   them are in the branch (`decide_rewrite`). The vector stays. What becomes of `main` is the `MainPolicy`'s to say;
-  rows that a person has deleted there never come back.
+  rows that a person has deleted there never come back. One that rewrites `main` alone gives the branch a new head
+  with the same files, so that it is found there, too.
 - `OutcomeUnknown` means that the commit may have happened: ask `head` before anything else, and delete no file.
 - Nothing here retries by itself.
 """
@@ -104,11 +105,14 @@ class MainPolicy(enum.IntEnum):
     """It takes part if all inputs are still in it and no delete file applies to any of them."""
     ALONG = 2
     """Files that only go, go from it, too, as far as it has them; others take part as where untouched."""
+    ALONE = 3
+    """It alone is rewritten: all inputs are in it, not in the branch, and no delete file applies to any of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRewrite:
-    """One commit that takes `inputs` (object keys) out of the branch and puts `files` in."""
+    """One commit that takes `inputs` (object keys) out of the branch and puts `files` in; or, with
+    `MainPolicy.ALONE`, out of `main` and into it."""
 
     table: TopicTable
     saga_id: str
@@ -131,7 +135,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFile:
-    """A data file of the branch, with its partition value as in `WrittenFile`."""
+    """A data file of a ref, with its partition value as in `WrittenFile`. Later commits have larger numbers."""
 
     path: str
     size_bytes: int
@@ -139,19 +143,22 @@ class ListedFile:
     bucket: int | None
     partition: int | None
     spec_id: int
+    sequence_number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableListing:
     """The files of a table's branch, and how files of each of its partition specs that is ours are written.
 
-    `held_twice_bytes` are rows that `main` holds in files of its own although the branch has them, at most.
+    `held_twice_bytes` are rows that `main` holds in files of its own although the branch has them, at most. `left`
+    are files of ours that `main` has and the branch has let go of, and to which no delete file applies.
     """
 
     info: TableInfo
     files: Sequence[ListedFile]
     formats: Mapping[int, TableFormat]
     held_twice_bytes: int = 0
+    left: Sequence[ListedFile] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,13 +199,18 @@ def decide_append(head: BranchHead | None, append: TableAppend) -> Verdict:
     return Verdict.APPEND
 
 
-def decide_rewrite(head: BranchHead | None, branch_files: Collection[str], rewrite: TableRewrite) -> Verdict:
-    """Say whether a rewrite's inputs are there to be taken. Pure, so that every catalog decides alike."""
+def decide_rewrite(
+    head: BranchHead | None, rewrite: TableRewrite, *, branch: Collection[str], main: Collection[str]
+) -> Verdict:
+    """Say whether a rewrite's inputs are there to be taken, from what both refs name. Pure, so that every catalog
+    decides alike."""
     if head is not None and head.saga_id == rewrite.saga_id:
         return Verdict.THERE_ALREADY
-    if any(path not in branch_files for path in rewrite.inputs):
-        return Verdict.STALE
-    return Verdict.REWRITE
+    if rewrite.main is MainPolicy.ALONE:
+        is_there = all(path in main and path not in branch for path in rewrite.inputs)
+    else:
+        is_there = all(path in branch for path in rewrite.inputs)
+    return Verdict.REWRITE if is_there else Verdict.STALE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +267,8 @@ class TableCatalog(Protocol):
         ...
 
     async def rewrite(self, rewrite: TableRewrite, *, now_ms: int, expiry: ExpiryRule) -> Rewritten:
-        """Take files out of the branch, put others in, expire snapshots; raises as `append` does.
+        """Take files out of the branch, or out of `main` alone, put others in, expire snapshots; raises as `append`
+        does, and `TableStale` where `main` alone is to be rewritten and somebody has touched an input there.
 
         `freed` holds data files as well: those that no snapshot of any ref names any more.
         """
@@ -266,7 +279,10 @@ class TableCatalog(Protocol):
         ...
 
     async def listing(self, table: TopicTable) -> TableListing | None:
-        """Return the files of the branch, or `None` if there is no such table. Raises `ForeignTable`."""
+        """Return the files of the branch, and what only `main` still has of ours; `None` if there is no such table.
+
+        Raises `ForeignTable`.
+        """
         ...
 
     async def append_dead_letters(

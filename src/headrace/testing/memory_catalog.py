@@ -7,8 +7,8 @@ Commits are compare-and-swap on the branch head, as a real catalog's are. `troub
 commit, so that a test can fail, pause or kill there.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -76,21 +76,23 @@ class MemoryTable:
     freed: set[str] = field(default_factory=set)
     """All files that have ever come free; where the answer was lost that told of them, nobody condemns them."""
 
-    touched_files: list[WrittenFile] = field(default_factory=list)
+    deleted: dict[str, Mapping[int, Collection[int]]] = field(default_factory=dict)
+    """The rows of files that a person has touched or taken out, by partition and offset, as far as they were told."""
+
     letters: list[WrittenFile] = field(default_factory=list)
     listed_ends: dict[int, int] = field(default_factory=dict)
     is_changed: bool = False
     """Whether a person has changed `main`."""
 
-    def touch(self, path: str) -> None:
+    def touch(self, path: str, rows: Mapping[int, Collection[int]] | None = None) -> None:
         """Let a person delete some rows of a file of `main`, as merge-on-read does: with a delete file."""
         self.touched.add(path)
-        self.touched_files += [file for file in self.main if file.path == path]
+        self.deleted[path] = rows or {}
         self.is_changed = True
 
-    def take_out(self, path: str) -> None:
+    def take_out(self, path: str, rows: Mapping[int, Collection[int]] | None = None) -> None:
         """Let a person take a file out of `main`, as a delete of whole files does."""
-        self.touched_files += [file for file in self.main if file.path == path]
+        self.deleted[path] = rows or {}
         self.main = [file for file in self.main if file.path != path]
         self.is_changed = True
 
@@ -126,6 +128,7 @@ class MemoryCatalog:
         self.foreign: set[str] = set()
         self.commits = 0
         self.merges = 0
+        self.main_merges = 0
         self.released = 0
 
     def seen_by(self, trouble: Trouble = no_trouble) -> "CatalogSeat":
@@ -212,7 +215,8 @@ class CatalogSeat:
         if found is None:
             raise TableStale(f"the table of {rewrite.table.topic_name} is gone")
         head = found.head
-        verdict = decide_rewrite(head, {file.path for file in found.files}, rewrite)
+        branch, main = ({file.path for file in files} for files in (found.files, found.main))
+        verdict = decide_rewrite(head, rewrite, branch=branch, main=main)
         if verdict is Verdict.THERE_ALREADY:
             assert head is not None
             return Rewritten(head=head, was_there=True, freed=found.expire(now_ms, expiry))
@@ -221,15 +225,20 @@ class CatalogSeat:
         await self._trouble("before commit")
         if found.head is not head:
             raise Retryable("the branch moved between load and commit")
+        taken = self._catalog.main_part(found, rewrite)
+        is_alone = rewrite.main is MainPolicy.ALONE
+        if is_alone and not taken:
+            raise TableStale(f"somebody has touched files of main of {rewrite.table.topic_name}")
         self._catalog.commits += 1
         found.head = BranchHead(
             snapshot_id=self._catalog.commits, saga_id=rewrite.saga_id, epoch=rewrite.epoch, ends=head.ends
         )
         new = [file for file in rewrite.files if file.path]
-        self._catalog.merges += bool(rewrite.files)
+        self._catalog.merges += bool(rewrite.files) and not is_alone
+        self._catalog.main_merges += is_alone
         self._catalog.released += 0 if rewrite.files else len(rewrite.inputs)
-        found.files = [file for file in found.files if file.path not in rewrite.inputs] + new
-        taken = self._catalog.main_part(found, rewrite)
+        if not is_alone:
+            found.files = [file for file in found.files if file.path not in rewrite.inputs] + new
         if taken:
             found.main = [file for file in found.main if file.path not in taken] + new
         found.note_snapshot(now_ms)
@@ -257,6 +266,11 @@ class CatalogSeat:
             files=[_listed(file) for file in branch.values()],
             formats={found.format.spec_id: found.format},
             held_twice_bytes=min(own),
+            left=[
+                replace(_listed(file), sequence_number=number)
+                for number, (path, file) in enumerate(main.items())
+                if path not in branch and path not in found.touched
+            ],
         )
 
     async def append_dead_letters(

@@ -1,5 +1,6 @@
 """What the suite needs besides the port: topics, runs, a person with an Iceberg library of their own, and faults."""
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -140,7 +141,7 @@ def written(info: TableInfo, name: str, *, partition: int | None = None) -> Writ
     """Return a file as a task would report it. Nobody reads it, so it need not be there."""
     offset_id, bound = info.format.field_ids["offset"], (7).to_bytes(8, "little")
     return WrittenFile(
-        path=f"{info.data_prefix}{name}/0.parquet",
+        path=f"{info.data_prefix}{hashlib.md5(name.encode()).hexdigest()}/0.parquet",
         size_bytes=1000,
         footer_bytes=100,
         footer_crc=0,

@@ -190,7 +190,7 @@ async def test_a_delete_file_of_another_day_is_nobodys_harm(place: Place) -> Non
     assert (await do(runs, merge(runs, "merge", runs.paths))).main_moved
 
 
-@pytest.mark.parametrize("policy", list(MainPolicy))
+@pytest.mark.parametrize("policy", [MainPolicy.NEVER, MainPolicy.WHERE_UNTOUCHED, MainPolicy.ALONG])
 async def test_a_release_takes_files_from_the_branch_and_from_main_where_it_follows(
     place: Place, policy: MainPolicy
 ) -> None:
@@ -283,6 +283,76 @@ async def test_a_release_that_main_does_not_follow_frees_nothing_it_names(place:
     assert not [path for path in done.freed if path.endswith(".parquet")]
     await runs.do(runs.plan("saga-3"), expiry=one)
     assert (await runs.named())[0] == sorted(runs.paths)
+
+
+async def left_in_main(place: Place) -> Runs:
+    """Return a table whose branch has let go of the files of two runs of three, which `main` keeps."""
+    runs = await three_runs(place)
+    await do(runs, release(runs, "release", runs.paths[:2], MainPolicy.NEVER))
+    return runs
+
+
+def gather(runs: Runs, saga_id: str, inputs: Sequence[str]) -> TableRewrite:
+    return merge(runs, saga_id, inputs, main=MainPolicy.ALONE)
+
+
+async def test_what_only_main_has_of_ours_is_listed_unless_a_delete_file_applies(place: Place) -> None:
+    runs = await left_in_main(place)
+    with place.loaded(runs.info) as table:
+        append_as_a_person(table, "theirs")
+    listing = await runs.catalog.listing(runs.table)
+    assert listing is not None
+    assert [file.path for file in listing.files] == runs.paths[2:]
+    assert sorted(file.path for file in listing.left) == sorted(runs.paths[:2]), "a person's own file is not ours"
+    oldest, newest = sorted(listing.left, key=lambda file: file.sequence_number)
+    assert (oldest.path, newest.path) == tuple(runs.paths[:2])
+    assert (oldest.row_count, oldest.size_bytes, oldest.bucket) == (ROWS_PER_FILE, 1000, BUCKET)
+    with place.loaded(runs.info) as table:
+        delete_rows_as_a_person(table, BUCKET)
+    listing = await runs.catalog.listing(runs.table)
+    assert listing is not None and list(listing.left) == []
+
+
+async def test_main_alone_is_merged_and_the_branch_says_so_and_keeps_its_files(place: Place) -> None:
+    runs = await left_in_main(place)
+    rewrite = gather(runs, "gather", runs.paths[:2])
+    done = await do(runs, rewrite)
+    new = written(runs.info, "gather").path
+    assert await runs.named() == (sorted([new, runs.paths[2]]), runs.paths[2:])
+    assert done.main_moved and done.head.saga_id == "gather" and dict(done.head.ends) == runs.ends
+    with place.loaded(runs.info) as table:
+        main, log = summary_of(table, "main"), summary_of(table, "headrace_log")
+    assert (main["operation"], main["total-data-files"], main["deleted-data-files"]) == ("replace", "2", "2")
+    assert (log["operation"], log["total-data-files"], log.get("added-data-files")) == ("replace", "1", None)
+    commits = place.faults.commits
+    assert (await do(runs, rewrite)).was_there and place.faults.commits == commits
+    await runs.do(runs.plan("saga-3"))
+    await do(runs, merge(runs, "merge", runs.paths[2:]))
+    merged = written(runs.info, "merge").path
+    assert await runs.named() == (sorted([new, merged]), [merged])
+
+
+async def test_main_alone_is_left_as_it_is_where_an_input_is_the_branchs_or_a_persons(place: Place) -> None:
+    runs = await left_in_main(place)
+    before = await runs.named()
+    for inputs in (runs.paths[1:], [*runs.paths[:2], "nowhere"]):
+        with pytest.raises(TableStale):
+            await do(runs, gather(runs, "gather", inputs))
+    rewrite = gather(runs, "gather", runs.paths[:2])
+    with place.loaded(runs.info) as table:
+        place.faults.next.append(first(lambda: delete_rows_as_a_person(table, BUCKET)))
+        with pytest.raises(Retryable):
+            await do(runs, rewrite)
+    with pytest.raises(TableStale, match="touched"):
+        await do(runs, rewrite)
+    assert await runs.named() == before
+
+
+async def test_files_of_main_alone_come_free_as_others_do(place: Place) -> None:
+    runs = await left_in_main(place)
+    one = ExpiryRule(max_snapshots=1, max_age_ms=10**12)
+    done = await do(runs, gather(runs, "gather", runs.paths[:2]), expiry=one)
+    assert {path for path in done.freed if path.endswith(".parquet")} == set(runs.paths[:2])
 
 
 def take_out_as_a_person(table: Table, path: str) -> None:

@@ -13,6 +13,8 @@ from headrace.index.rule import StalePlan
 from headrace.index.swap import Swap, replacement_for, swap_entries
 from headrace.index.values import INDEX_ENTRY, IndexEntry
 from headrace.metadata.keys import DomainKeys
+from headrace.metadata.keys import lease as lease_key
+from headrace.metadata.leases import take
 from headrace.model.extents import TableExtent, WalExtent
 from headrace.model.ids import StreamId
 from headrace.pipeline.plans import FilePlan, Slice, WalPiece, WriteTask
@@ -33,6 +35,7 @@ FORMAT = TableFormat(
 )
 KEYS = DomainKeys(DOMAIN)
 MAX_ENTRIES = 10_000
+SESSION_MS = 600_000
 
 _saga_numbers = itertools.count(1)
 
@@ -114,7 +117,10 @@ async def _move_stream(
     swapper = Swapper(
         store=storage.metadata, keys=KEYS, clock=clock, crash_points=NoCrashes(), max_entries=entries_per_step
     )
-    await swapper.swap(file, file.slices[0])
+    session = await storage.metadata.open_session(timeout_ms=SESSION_MS)
+    lease = await take(storage.metadata, lease_key("moving"), session)
+    await swapper.swap(lease, file, file.slices[0])
+    await storage.metadata.end_session(session)
     return file.row_count
 
 

@@ -3,15 +3,20 @@
 import msgspec
 import pytest
 
+from headrace.errors import Fenced
 from headrace.index.streams import advance_log_start
+from headrace.index.swap import Swap, replacement_for, swap_entries
 from headrace.index.trim import plan_trim, trim_entries
-from headrace.metadata.keys import prefix_range
+from headrace.metadata.keys import prefix_range, table_lease
+from headrace.metadata.leases import Lease
 from headrace.model.extents import TableExtent
+from headrace.model.ids import SessionId
 from headrace.model.topics import Topic
 from headrace.pipeline.keeping import KeepLimits, due_for
 from headrace.pipeline.merging import MergeLimits
 from headrace.pipeline.records import CONDEMNED_FILES, TableState, TableStatus
-from headrace.runtime.crash_points import CrashPoint
+from headrace.pipeline.swapping import Swapper
+from headrace.runtime.crash_points import CrashPoint, NoCrashes
 from headrace.tables.format import DAY_MS
 from headrace.tables.port import ExpiryRule
 from headrace.topics.tables import table_rules_of
@@ -236,6 +241,90 @@ async def test_rows_that_a_person_deleted_from_main_do_not_come_back() -> None:
     assert main(kit) == before
     state = await kit.state(topic)
     assert state.held_twice_bytes == 0, "as it was when the merge was planned"
+
+
+async def test_a_paused_process_swaps_nothing_once_others_have_ended_its_merge() -> None:
+    kit = PipelineKit()
+    topic = await kit.topic()
+    (stream,) = topic.streams
+    await runs(kit, topic, await kit.pipeline(keep=KeepLimits(merge_enable=False)), 3)
+    paused = await kit.pipeline(crash_points=KillAt(CrashPoint.SAGA_AFTER_IN_TABLE), keep=KEEP)
+    with pytest.raises(Killed):
+        await paused.run()
+    saga = await kit.saga(topic)
+    assert saga is not None
+    lease = Lease(key=table_lease(topic.id), session=SessionId(paused.session), epoch=saga.epoch)
+    await paused.bury()
+    await (await kit.pipeline(keep=KEEP)).run()
+    entries = await kit.index(stream)
+    emptied = [replacement_for(entries, TableExtent(()))]  # as compaction leaves it, if all rows are obsolete
+    step = Swap(stream=stream, planned=entries, replacements=emptied)
+    await swap_entries(kit.keys, step, now_ms=0).apply(kit.metadata)
+    swapper = Swapper(store=kit.metadata, keys=kit.keys, clock=kit.clock, crash_points=NoCrashes(), max_entries=10)
+    with pytest.raises(Fenced):
+        await swapper.swap_rewritten(lease, saga.files[0], saga.files[0].slices[0], frozenset(saga.inputs))
+    assert await kit.index(stream) == emptied
+
+
+async def left_in_main(kit: PipelineKit, topic: Topic) -> list[str]:
+    """Make runs whose files the log forgets one by one before they are merged; return what `main` has kept."""
+    process = await kit.pipeline(keep=KeepLimits(merge_enable=False), expiry=AT_ONCE)
+    for run in range(4):
+        await runs(kit, topic, process, 1, first=run)
+        await forget(kit, topic, 0, 4 * (run + 1))
+        await process.run()
+    assert branch(kit) == [] and len(main(kit)) == 4
+    return main(kit)
+
+
+async def test_what_only_main_has_kept_is_merged_there() -> None:
+    kit = PipelineKit()
+    topic = await kit.topic(retention="keep")
+    kept = await left_in_main(kit, topic)
+    process = await kit.pipeline(keep=KEEP, expiry=AT_ONCE)
+    await runs(kit, topic, process, 1, first=4)
+    (new,) = branch(kit)
+    merged = set(main(kit)) - {new}
+    assert len(merged) == 1 and not merged & set(kept)
+    assert [file.row_count for file in kit.catalog.tables["orders"].main if file.path in merged] == [16]
+    assert await condemned(kit) == set(kept), "the next snapshot set them free"
+    state = await kit.state(topic)
+    assert (state.merges, state.files, state.rows, state.released_files) == (1, 1, 4, 4), (
+        "all but merges: the branch's"
+    )
+    assert await kit.values(topic.streams[0], start_offset=16) == [b"%d" % n for n in range(16, 20)]
+    commits = kit.catalog.commits
+    await process.run()
+    assert kit.catalog.commits == commits
+
+
+@pytest.mark.parametrize("point", [point for point in MERGE_POINTS if point is not CrashPoint.SWAP_AFTER_STEP])
+async def test_another_process_ends_a_merge_of_main_that_a_dead_one_left(point: CrashPoint) -> None:
+    kit = PipelineKit()
+    topic = await kit.topic(retention="keep")
+    kept = await left_in_main(kit, topic)
+    await runs(kit, topic, await kit.pipeline(keep=KeepLimits(merge_enable=False)), 1, first=4)
+    victim = await kit.pipeline(crash_points=KillAt(point), keep=KEEP, expiry=AT_ONCE)
+    with pytest.raises(Killed):
+        await victim.run()
+    await victim.bury()
+    heir = await kit.pipeline(keep=KEEP, expiry=AT_ONCE)
+    for _ in range(2):
+        assert (await heir.run())[1] == {}
+    assert len(main(kit)) == 2 and not set(kept) & set(main(kit))
+    assert sum(file.row_count for file in kit.catalog.tables["orders"].main) == 20
+    assert not await condemned(kit) & set(main(kit))
+
+
+async def test_files_of_main_that_a_person_touches_meanwhile_stay() -> None:
+    kit = PipelineKit()
+    topic = await kit.topic(retention="keep")
+    kept = await left_in_main(kit, topic)
+    kit.catalog.tables["orders"].touch(kept[0])
+    process = await kit.pipeline(keep=KEEP, expiry=AT_ONCE)
+    await runs(kit, topic, process, 1, first=4)
+    assert kept[0] in main(kit) and not set(kept[1:]) & set(main(kit))
+    assert kit.catalog.main_merges == 1
 
 
 def test_what_is_due_is_known_without_asking_the_catalog() -> None:

@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -70,6 +71,7 @@ from headrace.tables.port import (
     DeadLetterAppend,
     ExpiryRule,
     ForeignTable,
+    MainPolicy,
     Rewritten,
     TableAppend,
     TableInfo,
@@ -427,9 +429,8 @@ class IcebergCatalog:
             )
         layout.require_columns(loaded.metadata, ".".join(loaded.name()))
         head = self._head(loaded)
-        log = loaded.metadata.snapshot_by_name(LOG_BRANCH)
-        keys = (self._root.key_of(file.location) for file in self._known_files.of_snapshot(log, loaded.io))
-        verdict = decide_rewrite(head, {key for key in keys if key is not None}, rewrite)
+        main = self._keys_of(loaded, MAIN_BRANCH) if rewrite.main is MainPolicy.ALONE else frozenset()
+        verdict = decide_rewrite(head, rewrite, branch=self._keys_of(loaded, LOG_BRANCH), main=main)
         if verdict is Verdict.THERE_ALREADY:
             assert head is not None
             return Rewritten(head=head, was_there=True, freed=self._expire(catalog, loaded, expiry, now_ms))
@@ -444,6 +445,12 @@ class IcebergCatalog:
         after = self._make(catalog, loaded, prepared)
         freed = self._expire(catalog, after, expiry, now_ms)
         return Rewritten(head=prepared.head, main_moved=prepared.main_moved, freed=freed)
+
+    def _keys_of(self, loaded: Table, ref: str) -> frozenset[str]:
+        """Return the object keys of all files that a ref's snapshot names."""
+        snapshot = loaded.metadata.snapshot_by_name(ref)
+        keys = (self._root.key_of(file.location) for file in self._known_files.of_snapshot(snapshot, loaded.io))
+        return frozenset(key for key in keys if key is not None)
 
     def _make(self, catalog: Catalog, loaded: Table, prepared: PreparedCommit) -> Table:
         """Make a commit and return the table as it is then; what was written for one that was refused is deleted."""

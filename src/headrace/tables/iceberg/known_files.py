@@ -5,11 +5,12 @@ Must stay true: what is remembered of a manifest depends on nothing but the mani
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
@@ -60,6 +61,37 @@ class KnownFiles:
         for manifest in () if snapshot is None else snapshot.manifests(io):
             if manifest.has_added_files() or manifest.has_existing_files():
                 yield from self.of(manifest, io)
+
+
+class DeleteReach:
+    """Which data files of a snapshot its delete files may take rows from; in doubt they do.
+
+    A delete file reaches the data files of its own partition that are not younger than it, and one without a
+    partition those of every partition.
+    """
+
+    def __init__(self, files: Iterable[KnownFile], *, unpartitioned: Collection[int]) -> None:
+        """`unpartitioned` are the ids of the table's partition specs without fields."""
+        self._everywhere = -1
+        self._newest: dict[tuple[int, Record], int] = {}
+        for file in files:
+            if not file.is_delete:
+                continue
+            if file.spec_id in unpartitioned:
+                self._everywhere = max(self._everywhere, file.sequence_number)
+            else:
+                place = (file.spec_id, file.partition)
+                self._newest[place] = max(self._newest.get(place, -1), file.sequence_number)
+
+    def touches(self, file: KnownFile) -> bool:
+        """Say whether a delete file may take rows from a data file."""
+        newest = max(self._everywhere, self._newest.get((file.spec_id, file.partition), -1))
+        return newest >= file.sequence_number
+
+
+def unpartitioned_specs(metadata: TableMetadata) -> frozenset[int]:
+    """Return the ids of a table's partition specs that have no fields."""
+    return frozenset(spec_id for spec_id, spec in metadata.specs().items() if not spec.fields)
 
 
 def _read(manifest: ManifestFile, io: FileIO) -> Iterator[KnownFile]:

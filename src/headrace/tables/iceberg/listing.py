@@ -1,4 +1,4 @@
-"""List the files of a table's branch, with what a planner of rewrites must know of them."""
+"""List the files of a table's branch, and those that `main` alone has kept: what a planner of rewrites must know."""
 
 from collections.abc import Mapping
 
@@ -6,15 +6,17 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from headrace.tables.files import is_of_saga
 from headrace.tables.format import Bucket, TableFormat
 from headrace.tables.iceberg import layout
-from headrace.tables.iceberg.known_files import KnownFile, KnownFiles
+from headrace.tables.iceberg.known_files import DeleteReach, KnownFile, KnownFiles, unpartitioned_specs
 from headrace.tables.iceberg.locations import ObjectsRoot
 from headrace.tables.port import LOG_BRANCH, ListedFile, TableInfo, TableListing
 
 
 def list_branch(table: Table, info: TableInfo, *, known: KnownFiles, root: ObjectsRoot) -> TableListing:
-    """Return the branch's data files that lie in our store and have a partition spec of ours."""
+    """Return the branch's data files that lie in our store and have a partition spec of ours, and what is left of
+    ours in `main` alone: files below the prefix of sagas, which nobody else writes to."""
     metadata = table.metadata
     specs = metadata.specs()
     formats = {
@@ -22,19 +24,21 @@ def list_branch(table: Table, info: TableInfo, *, known: KnownFiles, root: Objec
         for spec_id, spec in specs.items()
         if (partitioning := layout.partitioning_of(spec, metadata.schema())) is not None
     }
-    branch, main = (
-        {
-            file.location: file
-            for file in known.of_snapshot(metadata.snapshot_by_name(ref), table.io)
-            if not file.is_delete
-        }
-        for ref in (LOG_BRANCH, MAIN_BRANCH)
-    )
-    listed = [_listed(file, specs[file.spec_id], formats, root) for file in branch.values()]
+    named = {
+        ref: list(known.of_snapshot(metadata.snapshot_by_name(ref), table.io)) for ref in (LOG_BRANCH, MAIN_BRANCH)
+    }
+    branch, main = ({file.location: file for file in files if not file.is_delete} for files in named.values())
+    reach = DeleteReach(named[MAIN_BRANCH], unpartitioned=unpartitioned_specs(metadata))
+    kept = [file for location, file in main.items() if location not in branch and not reach.touches(file)]
+
+    def listed(file: KnownFile) -> ListedFile | None:
+        return _listed(file, specs[file.spec_id], formats, root)
+
     return TableListing(
         info=info,
-        files=[file for file in listed if file is not None],
+        files=[file for file in map(listed, branch.values()) if file is not None],
         formats=formats,
+        left=[file for file in map(listed, kept) if file is not None and is_of_saga(file.path, info.data_prefix)],
         # Whichever of the two has less in files of its own: what only one of them has at all is not there twice.
         held_twice_bytes=min(_own_bytes(branch, main), _own_bytes(main, branch)),
     )
@@ -59,4 +63,5 @@ def _listed(
         bucket=None if partitioning.bucket is Bucket.NONE else values[str(partitioning.bucket)],
         partition=values["identity"] if partitioning.by_partition else None,
         spec_id=spec.spec_id,
+        sequence_number=file.sequence_number,
     )

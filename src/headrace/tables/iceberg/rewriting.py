@@ -1,5 +1,7 @@
 """One rewrite's Iceberg commit: files go from `headrace_log` and others come, and `main` follows where it may.
 
+A rewrite of `main` alone gives the branch a snapshot that changes nothing; its summary says that it is there.
+
 Must stay true:
 - The commit asserts the table's UUID and both refs as they were read. The vector of the branch stays.
 - New files come into `main` only in the place of all inputs, and only if no delete file applies to any of them: a row
@@ -7,7 +9,7 @@ Must stay true:
 - While both refs stand on one snapshot and `main` takes part, one new snapshot serves both.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -16,11 +18,11 @@ from pyiceberg.table.snapshots import Operation
 
 from headrace.runtime.rng import Rng
 from headrace.tables.iceberg.commit import PreparedCommit, building, head_properties, ref_ids
-from headrace.tables.iceberg.known_files import KnownFile, KnownFiles
+from headrace.tables.iceberg.known_files import DeleteReach, KnownFile, KnownFiles, unpartitioned_specs
 from headrace.tables.iceberg.locations import ObjectsRoot
 from headrace.tables.iceberg.manifests import data_file
 from headrace.tables.iceberg.snapshots import Change, SnapshotBuilder
-from headrace.tables.port import LOG_BRANCH, BranchHead, MainPolicy, TableRewrite
+from headrace.tables.port import LOG_BRANCH, BranchHead, MainPolicy, TableRewrite, TableStale
 
 
 def prepare_rewrite(
@@ -33,7 +35,10 @@ def prepare_rewrite(
     rng: Rng,
     now_ms: int,
 ) -> PreparedCommit:
-    """Write the manifests of a rewrite and return its commit. Nothing is in the table yet."""
+    """Write the manifests of a rewrite and return its commit. Nothing is in the table yet.
+
+    Raises `TableStale` where `main` alone was to be rewritten and may not be.
+    """
     metadata = table.metadata
     files = [data_file(file, metadata, root) for file in rewrite.files if file.path]
     inputs = frozenset(root.uri_of(path) for path in rewrite.inputs)
@@ -43,6 +48,10 @@ def prepare_rewrite(
     main_id, log_id = ref_ids(table)
     main = None if main_id is None else metadata.snapshot_by_id(main_id)
     taken = main_part(metadata, list(known.of_snapshot(main, table.io)), inputs, rewrite)
+    if rewrite.main is MainPolicy.ALONE:
+        if not taken:
+            raise TableStale(f"somebody has touched files of main that rewrite {rewrite.saga_id} was planned from")
+        change = Change(operation=operation, added=(), properties=properties)
     builder = SnapshotBuilder(table, rng=rng, now_ms=now_ms)
     with building(builder):
         if taken and main_id == log_id:
@@ -71,18 +80,6 @@ def main_part(
     there = {file.location: file for file in files if not file.is_delete and file.location in inputs}
     if rewrite.main is MainPolicy.ALONG and not rewrite.files:
         return frozenset(there)
-    deletes = [file for file in files if file.is_delete]
-    unpartitioned = {spec_id for spec_id, spec in metadata.specs().items() if not spec.fields}
-    is_untouched = len(there) == len(inputs) and not any(
-        applies_to(delete, file, unpartitioned) for delete in deletes for file in there.values()
-    )
+    reach = DeleteReach(files, unpartitioned=unpartitioned_specs(metadata))
+    is_untouched = len(there) == len(inputs) and not any(map(reach.touches, there.values()))
     return frozenset(there) if is_untouched else frozenset()
-
-
-def applies_to(delete: KnownFile, file: KnownFile, unpartitioned: Collection[int]) -> bool:
-    """Say whether a delete file may take rows from a data file; in doubt it does."""
-    if delete.sequence_number < file.sequence_number:
-        return False
-    if delete.spec_id in unpartitioned:
-        return True
-    return delete.spec_id == file.spec_id and delete.partition == file.partition

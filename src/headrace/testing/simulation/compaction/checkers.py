@@ -7,21 +7,18 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.index.values import IndexEntry
-from headrace.model.extents import TableFile
 from headrace.model.ids import StreamId
 from headrace.model.topics import Topic
 from headrace.pipeline.compaction_state import COMPACTION_STATE, CompactionState
-from headrace.tables.files import WrittenFile
 from headrace.testing.inline import at_once
 from headrace.testing.memory_catalog import MemoryTable
 from headrace.testing.simulation.checkers import check_coverage
 from headrace.testing.simulation.compaction.clients import key_and_value
 from headrace.testing.simulation.history import Violation
-from headrace.testing.simulation.tables.checkers import StoredTables
+from headrace.testing.simulation.tables.checkers import StoredTables, table_rows
 from headrace.testing.simulation.tables.history import TableHistory
 from headrace.topics.compaction import CompactionRules, compaction_rules_of
 
@@ -151,22 +148,6 @@ def check_compacted(stored: StoredCompaction, history: TableHistory, watcher: Wa
         if table is not None:
             _check_main(stored, topic, table, watcher)
     return count
-
-
-def table_rows(stored: StoredTables, topic: Topic, files: Sequence[WrittenFile]) -> dict[int, dict[int, bytes]]:
-    """Return the rows of files by partition and offset; none may be there twice."""
-    rows: dict[int, dict[int, bytes]] = {}
-    for file in files:
-        for part in file.slices:
-            if not file.path:
-                continue
-            named = TableFile(file.path, file.size_bytes, file.footer_bytes, file.footer_crc, part.row_groups)
-            found = stored.rows(named, part.start_offset, part.end_offset)
-            known = rows.setdefault(part.partition, {})
-            if twice := sorted(set(known) & set(found)):
-                raise Violation(f"a table of {topic.name} has offsets {twice} of partition {part.partition} twice")
-            known.update(found)
-    return rows
 
 
 def _check_values(stream: StreamId, values: dict[int, bytes], known: dict[int, bytes]) -> None:

@@ -16,10 +16,10 @@ from headrace.model.ids import StreamId
 from headrace.model.topics import Topic
 from headrace.testing.inline import at_once
 from headrace.testing.simulation.checkers import MAX_ROWS
-from headrace.testing.simulation.compaction.checkers import StoredCompaction, table_rows
+from headrace.testing.simulation.compaction.checkers import StoredCompaction
 from headrace.testing.simulation.compaction.clients import KEYS, key_and_value
 from headrace.testing.simulation.history import Violation
-from headrace.testing.simulation.tables.checkers import TABLES_PREFIX
+from headrace.testing.simulation.tables.checkers import TABLES_PREFIX, table_rows
 from headrace.testing.simulation.tables.pipeline import MAX_SNAPSHOTS
 from headrace.topics.compaction import compaction_rules_of
 from headrace.topics.tables import table_rules_of
@@ -39,10 +39,10 @@ FILE_BYTES = 9_000
 FILES_PER_DAY = 2
 """Once a day is over its files become one; the second is for a merge that has to wait for its turn."""
 
-HISTORY_FILES_PER_DAY = 16
-"""What the branch has compacted before it was merged is merged nowhere: on a `main` that is the full history it stays
-in the files that runs have written, until a person rewrites them. A producer sends 13 bursts a day, each of which may
-have a run of its own. So this one bound is in proportion to writes, not to bytes."""
+HISTORY_FILES_PER_DAY = 4
+"""What compaction leaves in a `main` that is the full history is merged there while that doubles the larger file.
+Files of this scenario are little more than their footers, so three of a day always become one: two are left, one more
+comes with the next round of compaction, and one is the branch's."""
 
 OPEN_FILES = 10
 """What comes in before a merge is worth it: fewer than the least number of files to merge, and a run of six."""

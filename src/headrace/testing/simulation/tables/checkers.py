@@ -11,7 +11,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
 from headrace.errors import HeadraceError
 from headrace.index.values import STREAM_HEAD, IndexEntry, StreamHead
@@ -193,7 +192,7 @@ def check_tables(stored: StoredTables, history: TableHistory) -> int:
         rows = {} if table is None else _check_rows(stored, topic, table, history)
         count += sum(len(some) for some in rows.values())
         if table is not None:
-            _check_main(topic, table)
+            _check_main(stored, topic, table)
         if topic.id not in living:
             continue
         state = states.get(topic.id)
@@ -239,25 +238,41 @@ def _check_rows(
     return rows
 
 
-def _check_main(topic: Topic, table: MemoryTable) -> None:
-    """Check that `main` shows each file's offsets once, and none of a file whose rows a person has deleted."""
-    shown: dict[int, list[tuple[int, int, str]]] = {}
-    for file in table.main:
-        for part in file.slices:
-            shown.setdefault(part.partition, []).append((part.start_offset, part.end_offset, file.path))
-    for partition, runs in shown.items():
-        for left, right in pairwise(sorted(runs)):
-            if left[1] > right[0]:
-                raise Violation(
-                    f"main of {topic.name} has offsets of partition {partition} twice: {left} and {right}"
-                )
+def table_rows(stored: StoredTables, topic: Topic, files: Iterable[WrittenFile]) -> dict[int, dict[int, bytes]]:
+    """Return the rows of files by partition and offset; none may be there twice."""
+    rows: dict[int, dict[int, bytes]] = {}
+    for file in files:
+        for partition, found in file_rows(stored, file).items():
+            known = rows.setdefault(partition, {})
+            if twice := sorted(set(known) & set(found)):
+                raise Violation(f"a table of {topic.name} has offsets {twice} of partition {partition} twice")
+            known.update(found)
+    return rows
+
+
+def file_rows(stored: StoredTables, file: WrittenFile) -> dict[int, dict[int, bytes]]:
+    """Return the rows of one file by partition and offset."""
+    rows: dict[int, dict[int, bytes]] = {}
+    for part in file.slices if file.path else ():
+        found = stored.rows(_as_named(file, part.row_groups), part.start_offset, part.end_offset)
+        known = rows.setdefault(part.partition, {})
+        if twice := sorted(set(known) & set(found)):
+            raise Violation(f"{file.path} has offsets {twice} of partition {part.partition} twice")
+        known.update(found)
+    return rows
+
+
+def _check_main(stored: StoredTables, topic: Topic, table: MemoryTable) -> None:
+    """Check that `main` shows each row once, and none of a file whose rows a person has deleted."""
+    shown = table_rows(stored, topic, table.main)
     if not table.is_changed and (lost := {f.path for f in table.files} - {f.path for f in table.main}):
         raise Violation(f"main of {topic.name} lacks {sorted(lost)}, and nobody has touched it")
-    for touched in table.touched_files:
-        for part in touched.slices:
-            for start, end, path in shown.get(part.partition, ()):
-                if path != touched.path and start < part.end_offset and end > part.start_offset:
-                    raise Violation(f"rows of {touched.path} that were deleted from {topic.name} are back in {path}")
+    there = {file.path for file in table.main}
+    # What was touched and is still there shows its rows by itself: no other file does, or they would be there twice.
+    for path, deleted in table.deleted.items():
+        for partition, offsets in deleted.items() if path not in there else ():
+            if back := sorted(shown.get(partition, {}).keys() & set(offsets)):
+                raise Violation(f"rows {back} of {path} that were deleted from {topic.name} are back in main")
 
 
 def _check_state(topic: Topic, table: MemoryTable | None, state: TableState | None) -> None:

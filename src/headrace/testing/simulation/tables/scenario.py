@@ -41,6 +41,7 @@ from headrace.testing.simulation.tables.checkers import (
     check_logs,
     check_table_leaks,
     check_tables,
+    file_rows,
     open_ends,
 )
 from headrace.testing.simulation.tables.clients import (
@@ -231,10 +232,11 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
                 continue
             table = tables[self._rng.randrange(0, len(tables))]
             file = table.main[self._rng.randrange(0, len(table.main))]
+            rows = {partition: set(found) for partition, found in file_rows(self._stored, file).items()}
             if self._rng.random() < 0.7:
-                table.touch(file.path)
+                table.touch(file.path, rows)
             else:
-                table.take_out(file.path)
+                table.take_out(file.path, rows)
             self.report.person_count += 1
 
     def _any_name(self) -> str:
