@@ -17,7 +17,10 @@ from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.keeping.scenario import run_keeping_seed
 
 SEED = 0
-"""Its compacted table follows the log: where it is the full history, files are allowed in great number."""
+"""Its compacted table follows the log."""
+
+HISTORY_SEED = 1
+"""Its compacted table is the full history."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -25,6 +28,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def never_merge(patch: pytest.MonkeyPatch) -> None:
     """Leave small files as they are."""
     patch.setattr("headrace.pipeline.keeping.plan_merge", lambda *_, **__: MergePlan(rewrite=None))
+
+
+def never_merge_main(patch: pytest.MonkeyPatch) -> None:
+    """Leave in `main` what compaction has left there."""
+    patch.setattr("headrace.pipeline.keeping.plan_main_merge", lambda *_, **__: MergePlan(rewrite=None))
 
 
 def forget_to_trim(patch: pytest.MonkeyPatch) -> None:
@@ -70,17 +78,20 @@ def leave_entries_without_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "broken"),
+    ("plant", "seed", "broken"),
     [
-        (never_merge, "branch files of kept"),
-        (forget_to_trim, "(entries|branch files) of (aged|sized)"),
-        (never_repack, "WAL objects"),
-        (pass_over_condemned_files, "table files"),
-        (leave_entries_without_rows, "entries of compacted"),
+        (never_merge, SEED, "branch files of kept"),
+        (never_merge_main, HISTORY_SEED, "main files of compacted"),
+        (forget_to_trim, SEED, "(entries|branch files) of (aged|sized)"),
+        (never_repack, SEED, "WAL objects"),
+        (pass_over_condemned_files, SEED, "table files"),
+        (leave_entries_without_rows, SEED, "entries of compacted"),
     ],
 )
-def test_a_planted_bug_breaks_its_bound(plant: Plant, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_breaks_its_bound(
+    plant: Plant, seed: int, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     with pytest.raises(Violation, match="beyond their bounds") as caught:
-        run_keeping_seed(SEED)
+        run_keeping_seed(seed)
     assert re.search(broken, str(caught.value).partition(";")[0])

@@ -21,7 +21,6 @@ from headrace.testing.simulation.compaction.clients import KEYS, key_and_value
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.tables.checkers import TABLES_PREFIX, table_rows
 from headrace.testing.simulation.tables.pipeline import MAX_SNAPSHOTS
-from headrace.topics.compaction import compaction_rules_of
 from headrace.topics.tables import table_rules_of
 
 HOUR_MS = 3_600_000
@@ -37,12 +36,8 @@ FILE_BYTES = 9_000
 """What a Parquet file takes besides its rows: footer, page headers and statistics of all columns, per row group."""
 
 FILES_PER_DAY = 2
-"""Once a day is over its files become one; the second is for a merge that has to wait for its turn."""
-
-HISTORY_FILES_PER_DAY = 4
-"""What compaction leaves in a `main` that is the full history is merged there while that doubles the larger file.
-Files of this scenario are little more than their footers, so three of a day always become one: two are left, one more
-comes with the next round of compaction, and one is the branch's."""
+"""Once a day is over its files become one; the second is for a merge that has to wait for its turn. In a `main` that
+is the full history, what compaction has left of a day becomes one as well, while that doubles the larger file."""
 
 OPEN_FILES = 10
 """What comes in before a merge is worth it: fewer than the least number of files to merge, and a run of six."""
@@ -158,7 +153,7 @@ def shares_of_bounds(
     for topic in topics:
         found = usage.topics[topic.name]
         if table_rules_of(topic.overrides).enable:
-            branch_files, main_files = _allowed_files(topic, found)
+            branch_files, main_files = _allowed_files(found)
             # Branch and `main` have the same files, unless one of them is compacted.
             allowed_files += main_files if main_files <= branch_files else branch_files + main_files
             shares[f"branch files of {topic.name}"] = found.branch_files / branch_files
@@ -183,13 +178,9 @@ def shares_of_bounds(
     return shares
 
 
-def _allowed_files(topic: Topic, found: TopicUsage) -> tuple[int, int]:
+def _allowed_files(found: TopicUsage) -> tuple[int, int]:
     """Return how many files a branch and its `main` may have."""
-    branch_files = FILES_PER_DAY * len(found.log_days) + OPEN_FILES
-    compaction = compaction_rules_of(topic.overrides)
-    is_history = compaction.enable and not compaction.table_follows
-    per_day = HISTORY_FILES_PER_DAY if is_history else FILES_PER_DAY
-    return branch_files, per_day * len(found.row_days) + OPEN_FILES
+    return FILES_PER_DAY * len(found.log_days) + OPEN_FILES, FILES_PER_DAY * len(found.row_days) + OPEN_FILES
 
 
 def check_bounds(shares: Mapping[str, float], usage: Usage) -> None:
