@@ -107,13 +107,17 @@ def _emptied(mark: CleanMark, done: StreamRound) -> CleanMark:
 
 
 def _joined(marks: list[CleanMark]) -> list[CleanMark]:
-    """Join marks without tombstones with their successors, then those nearest in time, until there are few enough."""
+    """Join marks without tombstones with their successors, then others, until there are few enough.
+
+    What a mark was joined of waits for its last part. So those two are joined that make the shortest stretch of time,
+    and never the oldest mark: it would be put off by every round, and its tombstones would stay for ever.
+    """
     kept: list[CleanMark] = []
     for number, mark in enumerate(marks):
         if mark.tombstones or number == len(marks) - 1:
             kept.append(mark)
     while len(kept) > MAX_MARKS:
-        first = min(range(len(kept) - 1), key=lambda number: kept[number + 1].at_ms - kept[number].at_ms)
+        first = min(range(1, len(kept) - 1), key=lambda number: kept[number + 1].at_ms - kept[number - 1].at_ms)
         one, next_one = kept[first : first + 2]
         later = msgspec.structs.replace(next_one, tombstones=one.tombstones + next_one.tombstones)
         kept[first : first + 2] = [later]

@@ -1,5 +1,6 @@
 """Marks say since when what is clean: tombstones go by them, never too early, and there are few of them."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +79,17 @@ def test_no_tombstone_expires_before_its_own_round_is_old_enough(
     assert sum(mark.tombstones for mark in state.marks) == sum(tombstones for _, _, tombstones in rounds)
     honest = max((end for end, at in cleaned_at if now_ms - at >= retention_ms), default=0)
     assert expired_to(state, now_ms=now_ms, delete_retention_ms=retention_ms) <= honest
+
+
+@pytest.mark.parametrize("period_ms", [1, 7, 50, 90])
+def test_tombstones_go_in_time_however_often_rounds_leave_new_ones(period_ms: int) -> None:
+    """Rounds at even distances, far more of them within the retention than there are marks."""
+    retention_ms = 1_000
+    state, kept_since = StreamCompaction(), {}
+    for at_ms in range(0, 5 * retention_ms, period_ms):
+        gone_to = expired_to(state, now_ms=at_ms, delete_retention_ms=retention_ms)
+        kept_since = {offset: since_ms for offset, since_ms in kept_since.items() if offset >= gone_to}
+        kept_since[state.cleaned_to] = at_ms
+        assert at_ms - min(kept_since.values()) <= retention_ms * 9 // 8 + period_ms
+        state = advanced(state, StreamRound(state.cleaned_to + 1, 1, expired_to=gone_to), at_ms=at_ms)
+        assert len(state.marks) <= MAX_MARKS
