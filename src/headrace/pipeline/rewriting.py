@@ -32,6 +32,8 @@ from headrace.tables.files import WrittenFile, WrittenSlice
 from headrace.tables.parquet_reading import Footer, parse_footer, read_rows
 from headrace.tables.parquet_writing import EncodedGroup, ParquetFileWriter
 from headrace.tables.rows import columns_of
+from headrace.tables.typed.conforming import conformed_field
+from headrace.tables.typed.model import DATA
 
 MAX_FOOTERS = 64
 """How many files' footers a task remembers: several streams of a file are read one after the other."""
@@ -248,12 +250,18 @@ class _RowCopier:
 
 
 def conformed(rows: Any, schema: Any) -> Any:
-    """Return rows in the columns of a schema: what a file does not have is null, what it has besides is left out."""
+    """Return rows in the columns of a schema: what a file does not have is null, what it has besides is left out.
+
+    The columns of the log are known by their names, whatever a person did to the table's: readers of the log rely on
+    them. Typed columns are known by their ids.
+    """
     arrays = []
     for field in schema:
         position = rows.schema.get_field_index(field.name)
         if position < 0:
             arrays.append(pa.nulls(rows.num_rows, field.type))
+        elif field.name == DATA:
+            arrays.append(conformed_field(rows.column(position), rows.schema.field(position), field))
         else:
             found = rows.column(position)
             arrays.append(found if found.type.equals(field.type) else found.cast(field.type))

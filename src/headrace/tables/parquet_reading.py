@@ -120,7 +120,7 @@ def _check(file: TableFile, group: RowGroup, footer: Footer, data: Buffer) -> No
 def _one_batch(table: Any) -> Any:
     """Return the table as one record batch. A row group's columns are in one piece already, unless they are huge."""
     arrays = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table.columns]
-    return pa.RecordBatch.from_arrays(arrays, names=table.column_names)
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
 
 
 class _Window(io.RawIOBase):

@@ -85,7 +85,8 @@ def test_no_tombstone_expires_before_its_own_round_is_old_enough(
 def test_tombstones_go_in_time_however_often_rounds_leave_new_ones(period_ms: int) -> None:
     """Rounds at even distances, far more of them within the retention than there are marks."""
     retention_ms = 1_000
-    state, kept_since = StreamCompaction(), {}
+    state = StreamCompaction()
+    kept_since: dict[int, int] = {}
     for at_ms in range(0, 5 * retention_ms, period_ms):
         gone_to = expired_to(state, now_ms=at_ms, delete_retention_ms=retention_ms)
         kept_since = {offset: since_ms for offset, since_ms in kept_since.items() if offset >= gone_to}

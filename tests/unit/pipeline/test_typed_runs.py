@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import TimeType
 
 from headrace.errors import Invalid
 from headrace.metadata.keys import prefix_range
@@ -281,3 +282,70 @@ async def test_a_merge_keeps_the_typed_columns_of_files_from_before_and_after_a_
     assert _rows(shop) == before
     assert _data(shop) == [None, {"id": 1, "x": None}, {"id": 2, "x": "y"}]
     assert (await shop.verify()).is_clean
+
+
+MERGE_ALL = KeepLimits(merge=MergeLimits(file_target_bytes=1 << 20, min_files=3), quiet_expiry_ms=10**12)
+
+
+async def _merge(shop: Workshop) -> None:
+    """Merge all files into one."""
+    kept = await shop.keep(MERGE_ALL)
+    assert kept.merges == 1
+    assert (await shop.verify()).is_clean
+
+
+async def test_fields_of_every_age_are_merged_into_one_file(shop: Workshop) -> None:
+    def schema(*fields: dict[str, Any]) -> dict[str, Any]:
+        item = {"type": "record", "name": "Item", "fields": list(fields)}
+        lists = {"name": "items", "type": {"type": "array", "items": ["null", item]}}
+        maps = {"name": "named", "type": ["null", {"type": "map", "values": "Item"}]}
+        return {"type": "record", "name": "R", "fields": [lists, maps]}
+
+    small = schema({"name": "n", "type": "int"})
+    large = schema({"name": "n", "type": "long"}, {"name": "s", "type": ["null", "string"]})
+    await _run_avro(shop, small, [{"items": [{"n": 1}, None, {"n": 2}], "named": {"a": {"n": 3}}}])
+    await _run_avro(shop, small, [{"items": [], "named": None}, {"items": [{"n": 4}], "named": {}}])
+    await _run_avro(shop, large, [{"items": [{"n": 2**40, "s": "x"}], "named": {"b": {"n": 5, "s": None}}}])
+    before = _data(shop)
+    assert before[0] is not None and before[0]["items"] == [{"n": 1, "s": None}, None, {"n": 2, "s": None}]
+    await _merge(shop)
+    assert _data(shop) == before
+
+
+async def test_a_merge_goes_by_the_ids_of_typed_fields_and_not_by_their_names(shop: Workshop) -> None:
+    """What a person has renamed keeps its values, and what they have dropped does not come back with its name."""
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}],
+    }
+    await _run_avro(shop, schema, [{"a": 1, "b": "one"}])
+    await _run_avro(shop, schema, [{"a": 2, "b": "two"}])
+    catalog = _catalog(shop)
+    with catalog.load_table(("topics", "orders")).update_schema() as change:
+        change.rename_column("data.a", "renamed")
+        change.delete_column("data.b")
+    catalog.close()
+    await _run_avro(shop, schema, [{"a": 3, "b": "three"}])  # Both are added anew.
+    before = _data(shop)
+    assert before == [
+        {"renamed": 1, "a": None, "b": None},
+        {"renamed": 2, "a": None, "b": None},
+        {"renamed": None, "a": 3, "b": "three"},
+    ]
+    await _merge(shop)
+    assert _data(shop) == before
+
+
+async def test_typed_columns_that_a_person_gave_a_type_of_their_own_are_left_alone(shop: Workshop) -> None:
+    """A merge that does not know the type would lose the whole column."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    for number in range(3):
+        await _run_avro(shop, schema, [{"a": number}])
+    catalog = _catalog(shop)
+    with catalog.load_table(("topics", "orders")).update_schema() as change:
+        change.add_column(("data", "of_day"), TimeType())
+    catalog.close()
+    shop.configure()
+    assert (await shop.keep(MERGE_ALL)).merges == 0
+    assert [data and data["a"] for data in _data(shop)] == [0, 1, 2]

@@ -11,6 +11,7 @@ from headrace.tables.format import Bucket, TableFormat
 from headrace.tables.iceberg import layout
 from headrace.tables.iceberg.known_files import DeleteReach, KnownFile, KnownFiles, unpartitioned_specs
 from headrace.tables.iceberg.locations import ObjectsRoot
+from headrace.tables.iceberg.typed_columns import is_data_known
 from headrace.tables.port import LOG_BRANCH, ListedFile, TableInfo, TableListing
 
 
@@ -22,7 +23,8 @@ def list_branch(table: Table, info: TableInfo, *, known: KnownFiles, root: Objec
     formats = {
         spec_id: layout.table_format(metadata, spec, partitioning)
         for spec_id, spec in specs.items()
-        if (partitioning := layout.partitioning_of(spec, metadata.schema())) is not None
+        if is_data_known(metadata.schema())
+        and (partitioning := layout.partitioning_of(spec, metadata.schema())) is not None
     }
     named = {
         ref: list(known.of_snapshot(metadata.snapshot_by_name(ref), table.io)) for ref in (LOG_BRANCH, MAIN_BRANCH)

@@ -73,6 +73,15 @@ def typed_data(schema: Schema) -> FieldType | None:
         return None
 
 
+def is_data_known(schema: Schema) -> bool:
+    """Say whether a file can be written anew without losing typed columns.
+
+    It cannot where somebody has put a field of a type into `data` that no schema of ours becomes.
+    """
+    field = next((field for field in schema.fields if field.name == DATA), None)
+    return field is None or not isinstance(field.field_type, StructType) or typed_data(schema) is not None
+
+
 def wanted_data(metadata: TableMetadata, struct: FieldType, *, table: str, topic: str) -> FieldType:
     """Return the typed columns that a table is to have for a schema. Raises `Invalid` if it cannot have them."""
     try:
