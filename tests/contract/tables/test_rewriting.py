@@ -8,7 +8,16 @@ from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import Table
 
 from headrace.errors import OutcomeUnknown, Retryable
-from headrace.tables.port import ExpiryRule, MainPolicy, RewriteOperation, Rewritten, TableRewrite, TableStale
+from headrace.tables.iceberg.manifests import MERGE_COUNT
+from headrace.tables.port import (
+    LOG_BRANCH,
+    ExpiryRule,
+    MainPolicy,
+    RewriteOperation,
+    Rewritten,
+    TableRewrite,
+    TableStale,
+)
 from tests.contract.tables.kit import (
     BUCKET,
     KEEP_ALL,
@@ -361,3 +370,32 @@ def take_out_as_a_person(table: Table, path: str) -> None:
         for task in table.scan().plan_files():
             if task.file.file_path.endswith(path):
                 update.delete_data_file(task.file)
+
+
+@pytest.mark.parametrize("policy", [MainPolicy.WHERE_UNTOUCHED, MainPolicy.NEVER])
+async def test_manifests_stay_in_proportion_however_many_runs_and_merges_there_were(
+    place: Place, policy: MainPolicy
+) -> None:
+    """After 1,000 runs and 52 merges by twenty there were 4 manifests, 12 files and 3 MB, as after 200."""
+    rule = ExpiryRule(max_snapshots=5, max_age_ms=10**12)
+    runs = await Runs.begin(place.open(), new_topic())
+    tiers: list[list[str]] = [[], [], []]
+    for number in range(45):
+        await runs.do(runs.plan(f"saga-{number}"), expiry=rule)
+        tiers[0].append(runs.paths[-1])
+        for tier in (0, 1):
+            if len(tiers[tier]) == 5:
+                rewrite = merge(runs, f"merge-{number}-{tier}", tiers[tier], main=policy)
+                await do(runs, rewrite, expiry=rule)
+                tiers[tier] = []
+                tiers[tier + 1].append(rewrite.files[0].path)
+    with place.loaded(runs.info) as table:
+        entries = entries_of(table, LOG_BRANCH)
+        gone = [entry for entry in entries if entry.status is ManifestEntryStatus.DELETED]
+        # What the last merge took out stands in its snapshot once more, and nothing that was taken out before.
+        assert len(entries) - len(gone) == sum(map(len, tiers)) and len(gone) == 5
+        heads = {ref: table.metadata.snapshot_by_name(ref) for ref in (LOG_BRANCH, "main")}
+        counts = {ref: len(head.manifests(table.io)) for ref, head in heads.items() if head is not None}
+        assert counts[LOG_BRANCH] < MERGE_COUNT
+        assert counts["main"] < MERGE_COUNT + 5  # A `main` that is not merged names 45 files, each from its own run.
+        assert len(table.metadata.snapshots) <= 2 * 5 + 2

@@ -52,8 +52,9 @@ def merge_groups(manifests: Sequence[ManifestFile]) -> list[list[ManifestFile]]:
         entries = entry_count(manifest)
         if manifest.content == ManifestContent.DATA and entries is not None and entries < MAX_MERGED_ENTRIES:
             by_size.setdefault((manifest.partition_spec_id, _size_class(entries)), []).append(manifest)
-    groups = [group for group in by_size.values() if len(group) >= MERGE_COUNT]
-    return [_fitting(group) for group in groups]
+    groups = [_fitting(group) for group in by_size.values() if len(group) >= MERGE_COUNT]
+    # One alone would be written again by every commit, for nothing.
+    return [group for group in groups if len(group) > 1]
 
 
 def _size_class(entries: int) -> int:
@@ -64,10 +65,10 @@ def _size_class(entries: int) -> int:
 
 
 def _fitting(group: Sequence[ManifestFile]) -> list[ManifestFile]:
-    """Return as many of a group as make one manifest of bounded size."""
+    """Return as many of a group as make one manifest of bounded size, small ones first."""
     taken: list[ManifestFile] = []
     total = 0
-    for manifest in group:
+    for manifest in sorted(group, key=lambda found: entry_count(found) or 0):
         total += entry_count(manifest) or 0
         if taken and total > MAX_MERGED_ENTRIES:
             break

@@ -49,6 +49,13 @@ def test_a_manifest_of_full_size_is_never_rewritten() -> None:
     assert sum(entry_count(found) or 0 for found in group) <= MAX_MERGED_ENTRIES
 
 
+def test_manifests_of_which_no_two_fit_into_one_stay_as_they_are() -> None:
+    large = [manifest(f"m{n}", MAX_MERGED_ENTRIES - 400) for n in range(2 * MERGE_COUNT)]
+    assert merge_groups(large) == []
+    small = [manifest("s0", 400), manifest("s1", 401)]
+    assert merge_groups([*large, small[1], small[0]]) == [small]
+
+
 def test_ten_thousand_commits_leave_few_manifests_and_little_rewriting() -> None:
     manifests: list[ManifestFile] = []
     rewritten = 0
