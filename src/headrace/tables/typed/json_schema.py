@@ -21,7 +21,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from headrace.tables.typed.codec import Convert, Misfit, micros_of
+from headrace.tables.typed.codec import Convert, Misfit, micros, micros_of
 from headrace.tables.typed.model import (
     MAX_DEPTH,
     FieldType,
@@ -160,9 +160,10 @@ class _Reader:
         if kinds == {"integer", "number"}:
             kinds = {"number"}
         if len(kinds) != 1:
-            strings = schema.get("enum", [schema.get("const")])
-            if not kinds and all(isinstance(one, str) for one in strings):
-                return _STRING, None, False
+            values = schema.get("enum", [schema.get("const")])
+            strings = [one for one in values if one is not None]
+            if not kinds and strings and all(isinstance(one, str) for one in strings):
+                return _STRING, None, len(strings) < len(values)
             return _any()
         kind = kinds.pop()
         if kind == "object":
@@ -256,8 +257,8 @@ def _struct_convert(converts: list[tuple[str, str, Convert | None]]) -> Convert:
             if name in value:
                 value[name] = convert(value[name])
         for name, column in renamed:
-            if name in value:
-                value[column] = value.pop(name)
+            # Whatever else has the column's name is a property that the schema does not know.
+            value[column] = value.pop(name, None)
         return value
 
     return convert_struct
@@ -279,7 +280,7 @@ def _time(value: str) -> int:
         raise Misfit(f"{value!r} is no date-time") from error
     if found.tzinfo is None:
         raise Misfit(f"the date-time {value!r} has no offset from UTC")
-    return micros_of(found)
+    return micros(micros_of(found))  # An offset may lead out of the years that Python has.
 
 
 def _date(value: str) -> datetime.date:

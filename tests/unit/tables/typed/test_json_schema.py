@@ -180,3 +180,23 @@ def test_definitions_may_be_used_in_many_places() -> None:
     codec = JsonCodec(json.dumps({**schema, "$defs": {"p": point}}))
     kinds = dict(walk(codec.struct))
     assert kinds["data.a.x"].kind is kinds["data.b.x"].kind is TypeKind.DOUBLE
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59-00:01"])
+def test_an_offset_does_not_lead_out_of_the_years_that_engines_agree_on(text: str) -> None:
+    codec = _codec({"type": "string", "format": "date-time"})
+    with pytest.raises(Misfit, match="outside of the years 1 to 9999"):
+        codec.decode(json.dumps({"f": text}).encode())
+
+
+def test_a_property_that_the_schema_does_not_know_never_takes_the_column_of_a_dotted_one() -> None:
+    codec = _codec({"type": "object", "properties": {"a.b": {"type": "integer"}}})
+    assert codec.decode(b'{"f": {"a_b": "text"}}') == {"f": {"a_b": None}}
+    assert codec.decode(b'{"f": {"a_b": "text", "a.b": 5}}') == {"f": {"a_b": 5}}
+
+
+def test_an_enum_of_strings_and_null_is_a_string_that_may_be_null() -> None:
+    codec = _codec({"enum": ["a", None]}, required=["f"])
+    assert codec.struct.fields[0].type.kind is TypeKind.STRING
+    assert not codec.struct.fields[0].required
+    assert [codec.decode(value) for value in (b'{"f": "a"}', b'{"f": null}')] == [{"f": "a"}, {"f": None}]
