@@ -11,7 +11,9 @@ Of every topic with a table of its own, a page of files at a time:
 
 Must stay true: names are read after files were listed, and all of them: where the catalog, a manifest or a record
 cannot be read, nothing of that page goes. A table that is not the living topic's own is never touched: not one of a
-deleted topic, nor one that was renamed, moved, or belongs to somebody else.
+deleted topic, nor one that was renamed, moved, or belongs to somebody else. A data file that was named while a read
+was pinned stays until that pin has ended (`index/pins.py`): as nobody knows when an orphan's last name went, it waits
+for all pins that are there when it is found, and for none that come later.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -19,12 +21,13 @@ from dataclasses import dataclass
 
 from headrace.errors import Invalid
 from headrace.gc.removed import Removed, Why
+from headrace.index.pins import list_pins
 from headrace.index.values import INDEX_ENTRY
 from headrace.metadata.keys import DomainKeys, prefix_range
 from headrace.metadata.paging import read_prefix
 from headrace.metadata.port import Key, MetadataStore, Versioned
 from headrace.model.extents import TableExtent
-from headrace.model.ids import ObjectKey, StreamId
+from headrace.model.ids import ObjectKey, PinId, StreamId
 from headrace.model.topics import Topic, TopicId
 from headrace.objects.port import ObjectInfo, ObjectStore, object_key
 from headrace.pipeline.records import CONDEMNED_FILES, SAGA_RECORD, TIDY_RECORD
@@ -35,6 +38,12 @@ from headrace.tables.port import ForeignTable, TableNames, TopicTable
 
 VERSION_HINT = "version-hint.text"
 """Engines that find a table by its directory keep this beside its metadata; nothing names it."""
+
+DATA_SUFFIX = ".parquet"
+"""What pinned reads read of a table ends like this; its metadata they do not."""
+
+MAX_WAITING = 100_000
+"""Of how many files the sweeper remembers which pins they wait for."""
 
 RECORDS_PER_READ = 500
 ENTRIES_PER_READ = 1000
@@ -73,6 +82,7 @@ class TableOrphanSweeper:
         self._limits = limits
         self._after_topic: TopicId | None = None
         self._after_file = ""
+        self._waiting: dict[ObjectKey, frozenset[PinId]] = {}
 
     @property
     def is_round_over(self) -> bool:
@@ -139,11 +149,27 @@ class TableOrphanSweeper:
             unnamed = await self._names.unnamed(table, left) if left else None
         except ForeignTable:
             return []
+        found = [info for key, info in page.items() if unnamed is not None and key in unnamed]
+        held = await self._held_by_pins([info.key for info in found if info.key.endswith(DATA_SUFFIX)])
         return [
             Removed(key=info.key, size_bytes=info.size_bytes, why=Why.TABLE_ORPHAN)
-            for key, info in page.items()
-            if unnamed is not None and key in unnamed
+            for info in found
+            if info.key not in held
         ]
+
+    async def _held_by_pins(self, files: Sequence[ObjectKey]) -> set[ObjectKey]:
+        """Return those of the files that a pinned read may have found; pins are read after names."""
+        if not files:
+            return set()
+        alive = frozenset(pin.id for pin in await list_pins(self._metadata, self._keys))
+        held = set()
+        for file in files:
+            waits_for = self._waiting.pop(file, alive) & alive
+            if waits_for:
+                held.add(file)
+                if len(self._waiting) < MAX_WAITING:  # what is forgotten begins to wait anew
+                    self._waiting[file] = waits_for
+        return held
 
     async def _in_records(self, topic_id: TopicId, files: Collection[str]) -> set[str]:
         """Return those of the files that belong to a run, or are on their way out already."""

@@ -10,12 +10,13 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from headrace.errors import HeadraceError, Retryable
 from headrace.gc.removed import Why
-from headrace.index.values import INDEX_ENTRY, IndexEntry
+from headrace.index.pins import put_pin, release_pin
+from headrace.index.values import INDEX_ENTRY, IndexEntry, PinRecord
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.port import Decision, Key, Reads
 from headrace.model.extents import TableExtent, TableFile
-from headrace.model.ids import DomainId, ObjectKey, StreamId
+from headrace.model.ids import DomainId, ObjectKey, PinId, StreamId
 from headrace.model.topics import Topic, TopicRules
 from headrace.objects.open import open_objects
 from headrace.objects.port import ObjectStore
@@ -257,3 +258,23 @@ async def test_with_a_manifest_that_cannot_be_read_nothing_goes(litter: Litter) 
     with pytest.raises(HeadraceError):
         await litter.sweeper().tick()
     assert await litter.stored() == before
+
+
+async def test_data_files_wait_for_the_pins_that_are_there_when_they_are_found(litter: Litter) -> None:
+    """The answer of a commit that set them free may be lost: then nothing else keeps them for a pinned read."""
+
+    async def pin(name: str) -> None:
+        record = PinRecord(litter.clock.now_ms(), litter.clock.now_ms() + DAY_MS, 0, "a read")
+        await put_pin(KEYS, PinId(name), record).apply(litter.metadata)
+
+    lost, metadata = f"{litter.below}data/lost/0.parquet", f"{litter.below}metadata/lost-m0.avro"
+    await litter.put(lost, metadata)
+    await litter.clock.advance(2 * DAY_MS / 1000)
+    await pin("a" * 32)
+    sweeper = litter.sweeper()
+    assert await sweep(sweeper, dry=True) == {metadata}
+    assert await sweep(sweeper) == {metadata}
+    await pin("b" * 32)  # Whoever comes now finds no name of it.
+    assert await sweep(sweeper) == set()
+    await release_pin(KEYS, PinId("a" * 32)).apply(litter.metadata)
+    assert await sweep(sweeper) == {lost}
