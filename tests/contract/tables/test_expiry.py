@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.tables.iceberg import catalog
 from headrace.tables.iceberg.locations import objects_root
 from headrace.tables.port import ExpiryRule
 from tests.contract.tables.kit import Place, Runs, append_as_a_person, new_topic
@@ -115,3 +116,15 @@ async def test_a_clock_that_went_back_does_not_disorder_history(place: Place, ba
     with place.loaded(runs.info) as table:
         times = [snapshot.timestamp_ms for snapshot in table.metadata.snapshots]
         assert times == sorted(times)
+
+
+async def test_expiry_of_a_table_that_only_grows_does_not_go_through_its_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> list[str]:
+        raise AssertionError("every run would read all manifests, whatever the size of the table")
+
+    monkeypatch.setattr(catalog, "freed_data", refuse)
+    runs = await Runs.begin(place.open(), new_topic())
+    done = [await runs.do(runs.plan(f"saga-{number}"), expiry=ExpiryRule(max_snapshots=5)) for number in range(12)]
+    assert any(one.freed for one in done)

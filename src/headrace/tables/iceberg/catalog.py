@@ -503,8 +503,9 @@ class IcebergCatalog:
                     ],
                     [RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(ids)})],
                 )
-                # What others have committed meanwhile may name some of it.
-                freed = self._freed(after, gone, after.metadata.snapshots)
+                # What others have committed meanwhile may name some of it. Those that were there before go along: a
+                # catalog may forget whose successors they are together with the snapshots that went.
+                freed = self._freed(after, gone, after.metadata.snapshots, before=left)
         except HeadraceError as error:
             self._log.warning(
                 "snapshots not expired", table=".".join(loaded.name()), count=len(gone), reason=str(error)
@@ -514,10 +515,12 @@ class IcebergCatalog:
         keys = [self._root.key_of(location) for location in freed if location.startswith(prefix)]
         return [key for key in keys if key is not None]
 
-    def _freed(self, loaded: Table, gone: Sequence[Snapshot], left: Sequence[Snapshot]) -> list[str]:
+    def _freed(
+        self, loaded: Table, gone: Sequence[Snapshot], left: Sequence[Snapshot], *, before: Sequence[Snapshot] = ()
+    ) -> list[str]:
         """Return the locations of all files that only snapshots that are gone name."""
         freed = freed_files(gone, left, lambda snapshot: self._manifest_paths.of(snapshot, loaded.io))
-        if may_free_data(gone, left):
+        if may_free_data(gone, [*left, *before]):
             freed += freed_data(gone, left, lambda snapshot: self._locations(snapshot, loaded))
         return freed
 
