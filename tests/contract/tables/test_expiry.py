@@ -2,9 +2,10 @@
 
 import pytest
 
+from headrace.tables.format import DAY_MS
 from headrace.tables.iceberg import catalog
 from headrace.tables.iceberg.locations import objects_root
-from headrace.tables.port import ExpiryRule
+from headrace.tables.port import LOG_BRANCH, ExpiryRule
 from tests.contract.tables.kit import Place, Runs, append_as_a_person, new_topic
 
 THREE = ExpiryRule(max_snapshots=3, max_age_ms=10**12)
@@ -128,3 +129,16 @@ async def test_expiry_of_a_table_that_only_grows_does_not_go_through_its_files(
     runs = await Runs.begin(place.open(), new_topic())
     done = [await runs.do(runs.plan(f"saga-{number}"), expiry=ExpiryRule(max_snapshots=5)) for number in range(12)]
     assert any(one.freed for one in done)
+
+
+async def test_the_branch_asks_other_peoples_expiry_for_a_day_and_its_own_does_not_wait(place: Place) -> None:
+    runs = await Runs.begin(place.open(), new_topic())
+    for number in range(6):
+        await runs.do(runs.plan(f"saga-{number}"), expiry=THREE)
+    with place.loaded(runs.info) as table:
+        assert len(table.metadata.snapshots) <= 3
+        refs = table.metadata.refs
+        assert (refs["main"].max_snapshot_age_ms, refs[LOG_BRANCH].max_snapshot_age_ms) == (None, DAY_MS)
+    await runs.do(runs.plan("next"))
+    with place.loaded(runs.info) as table:
+        assert table.metadata.refs[LOG_BRANCH].max_snapshot_age_ms == DAY_MS

@@ -30,6 +30,13 @@ from headrace.tables.port import LOG_BRANCH
 
 _SNAPSHOT_ID_BITS: Final = 63
 
+LOG_BRANCH_AGE_MS: Final = 86_400_000
+"""How long other people's expiry leaves the branch's snapshots alone, whatever it is told about the table.
+
+Between a rewrite's commit and the end of its swap the index names files that only the snapshots before it name, and
+who has read an index entry may come for its file a while later. Our own expiry goes by its own rule.
+"""
+
 _TOTALS: Final = (
     ("total-data-files", "added-data-files", "deleted-data-files"),
     ("total-records", "added-records", "deleted-records"),
@@ -154,13 +161,16 @@ def discard_files(table: Table, locations: Sequence[str]) -> None:
 
 def _set_ref(name: str, snapshot_id: int, ref: SnapshotRef | None) -> SetSnapshotRefUpdate:
     """Move a ref; what a person said about its retention stays."""
+    max_age_ms = None if ref is None else ref.max_snapshot_age_ms
+    if max_age_ms is None and name == LOG_BRANCH:
+        max_age_ms = LOG_BRANCH_AGE_MS
     return SetSnapshotRefUpdate.model_validate(
         {
             "ref-name": name,
             "type": SnapshotRefType.BRANCH,
             "snapshot-id": snapshot_id,
             "max-ref-age-ms": None if ref is None else ref.max_ref_age_ms,
-            "max-snapshot-age-ms": None if ref is None else ref.max_snapshot_age_ms,
+            "max-snapshot-age-ms": max_age_ms,
             "min-snapshots-to-keep": None if ref is None else ref.min_snapshots_to_keep,
         }
     )
