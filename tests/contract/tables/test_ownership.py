@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from headrace.errors import Invalid
@@ -218,3 +220,23 @@ async def test_a_name_that_the_catalog_refuses_is_said_plainly_and_can_be_escape
     place.style = NameStyle.ESCAPED
     info = await place.open().ensure(topic)
     assert info.identifier[1].startswith("topic_e_ueu_d")
+
+
+async def test_a_table_that_has_lost_every_spec_of_ours_is_foreign_until_a_run_adds_one(local_place: Place) -> None:
+    """Spark's `expire_snapshots(clean_expired_metadata => true)` takes specs away that no file uses."""
+    topic = new_topic()
+    catalog = local_place.open()
+    info = await catalog.ensure(topic)
+    with local_place.person() as person:
+        table = person.load_table(info.identifier)
+        schema, properties = table.schema(), table.properties
+        person.drop_table(info.identifier)
+        spec = PartitionSpec(PartitionField(schema.find_field("key").field_id, 1000, IdentityTransform(), "key"))
+        person.create_table(
+            info.identifier, schema, location=info.location, partition_spec=spec, properties=properties
+        )
+    for look in (catalog.find, catalog.listing):
+        with pytest.raises(ForeignTable, match="no partition spec of ours"):
+            await look(topic)
+    await catalog.ensure(topic)
+    assert await catalog.find(topic) is not None

@@ -380,7 +380,10 @@ class IcebergCatalog:
         partitioning = table.partitioning
         if spec is None:  # The topic's setting was changed and no run has come by since.
             newest = [(found, layout.partitioning_of(found, metadata.schema())) for found in metadata.partition_specs]
-            spec, partitioning = next((s, p) for s, p in reversed(newest) if p is not None)
+            ours = [(found, layout_) for found, layout_ in newest if layout_ is not None]
+            if not ours:  # Somebody has replaced the spec, and had those cleaned away that no file uses.
+                raise ForeignTable(f"the table {name} has no partition spec of ours any more: the next run adds one")
+            spec, partitioning = ours[-1]
         return TableInfo(
             identifier=loaded.name(),
             uuid=str(metadata.table_uuid),
