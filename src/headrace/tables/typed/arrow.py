@@ -97,7 +97,7 @@ def _decoded(values: Any, schema: ReadySchema, data_type: Any) -> tuple[Any, dic
             rows.append(decode(value))
         except Misfit as misfit:
             rows.append(None)
-            misfits[number] = str(misfit)
+            misfits[number] = schema.reason(value, misfit)
     return _fitted(rows, 0, data_type, misfits), misfits
 
 

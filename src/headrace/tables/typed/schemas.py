@@ -29,6 +29,9 @@ REMEMBERED_SCHEMAS: Final = 64
 VERSION_CHARS: Final = 16
 CONFLUENT_HEAD_BYTES: Final = 5
 MAX_INDEX_STEPS: Final = 32
+REGISTRY_HINT: Final = (
+    "it begins with a zero byte: if producers use a schema registry, set headrace.table.schema.framing=confluent"
+)
 
 
 class SchemaType(StrEnum):
@@ -68,11 +71,18 @@ class ReadySchema:
         # A row that does not fit has none of its fields. Iceberg allows required fields in a struct that is null, but
         # PyIceberg 0.12 cannot put files with and without such a struct together: so nothing is required in a table.
         self.struct: FieldType = nullable(codec.struct)
+        self._framing = framing
         self._index = index
         self.decode: Callable[[bytes], dict[str, Any]] = codec.decode
         """Returns a value's fields; raises `Misfit`."""
         if framing is Framing.CONFLUENT:
             self.decode = lambda value: codec.decode(self._unframed(value))
+
+    def reason(self, value: bytes, misfit: Misfit) -> str:
+        """Return why a value does not fit, with what to do if it looks as a registry's serialisers write it."""
+        if self._framing is Framing.NONE and len(value) > CONFLUENT_HEAD_BYTES and value[0] == 0:
+            return str(Misfit(f"{REGISTRY_HINT}; {misfit}"))
+        return str(misfit)
 
     def _unframed(self, value: bytes) -> bytes:
         if len(value) < CONFLUENT_HEAD_BYTES or value[0] != 0:

@@ -2,8 +2,10 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
+from headrace.tables.typed.arrow import data_field, decode_values
 from headrace.tables.typed.codec import Misfit
 from headrace.tables.typed.model import MAX_SCHEMA_CHARS, InvalidSchema
 from headrace.tables.typed.schemas import Framing, SchemaSource, SchemaType, ready_schema
@@ -62,3 +64,17 @@ def test_the_place_of_a_message_is_checked(message: str, index: bytes) -> None:
     for other in (b"\x02\x06", b"\x80", b"\xff" * 10, b"\x03", b"\x7e"):
         with pytest.raises(Misfit):
             schema.decode(head + other)
+
+
+@pytest.mark.parametrize("kind", [SchemaType.JSON, SchemaType.AVRO])
+def test_a_misfit_that_looks_framed_says_which_setting_to_look_at(kind: SchemaType) -> None:
+    texts = {
+        SchemaType.JSON: '{"type": "object", "properties": {"f": {"type": "integer"}}}',
+        SchemaType.AVRO: '{"type": "record", "name": "R", "fields": [{"name": "f", "type": "int"}]}',
+    }
+    values = pa.array([b"\x00\x00\x00\x00\x07" + b'{"f": 1}', b"\x00", b"x"], pa.binary())
+    for framing, is_told in ((Framing.NONE, True), (Framing.CONFLUENT, False)):
+        schema = ready_schema(SchemaSource(texts[kind], kind, framing=framing))
+        reasons = decode_values(values, schema, data_field(schema.struct, None).type)[1]
+        assert ("framing=confluent" in reasons.get(0, "")) == is_told
+        assert not any("framing=confluent" in reason for number, reason in reasons.items() if number)
