@@ -69,4 +69,5 @@ def millis(value: int) -> int:
 
 def micros_of(time: datetime.datetime) -> int:
     """Return an aware time as microseconds since 1970."""
-    return (time - _EPOCH) // datetime.timedelta(microseconds=1)
+    since = time - _EPOCH  # Its parts cost a quarter of a division by a microsecond.
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
