@@ -40,6 +40,9 @@ _WRAPPERS: Final = frozenset(
     f"{_PACKAGE}{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
+_OUR_CALLS: Final = frozenset({"HasField", "IsInitialized", "FindInitializationErrors"})
+"""What is asked of every message: a field of that name would stand in its place."""
+
 _JSON_TEXT: Final = frozenset(f"{_PACKAGE}{kind}" for kind in ("Struct", "Value", "ListValue", "FieldMask"))
 
 Node = tuple[FieldType, Convert | None]
@@ -89,6 +92,8 @@ def _message(descriptor: Any, where: str, path: tuple[str, ...]) -> Node:
     fields: list[TypedField] = []
     converts: list[tuple[str, Convert | None, bool]] = []
     for field in descriptor.fields:
+        if field.name in _OUR_CALLS:
+            raise InvalidSchema(f"{where} has a field called {field.name}, as protobuf's own calls are: rename it")
         found, convert = _field(field, f"{where}.{field.name}", (*path, name))
         has_presence = field.has_presence and not field.is_required
         fields.append(TypedField(field.name, found, not has_presence))

@@ -150,3 +150,9 @@ def test_a_message_without_fields_is_refused() -> None:
 def test_the_struct_of_a_nested_message_is_whole() -> None:
     found: FieldType = _codec("Inner a = 1; repeated Inner b = 2;").struct
     assert [field.name for field in found.fields] == ["a", "b"]
+
+
+def test_a_field_that_hides_a_call_of_protobuf_is_refused_and_others_are_fields_like_any() -> None:
+    with pytest.raises(InvalidSchema, match="a field called HasField"):
+        _codec("optional int32 HasField = 1;")
+    assert _codec("int32 Clear = 1; optional int32 from = 2;").decode(b"\x08\x05") == {"Clear": 5}
