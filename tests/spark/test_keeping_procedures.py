@@ -11,6 +11,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from duckdb_extensions import import_extension  # type: ignore[import-untyped]
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
@@ -21,6 +23,7 @@ from tests.integration.clients.librdkafka import Librdkafka, create_topic
 from tests.servers.headrace import HeadraceProcess, running_headrace
 from tests.servers.spark_jars import iceberg_jars
 from tests.servers.spark_sessions import SOCKETS_ARE_COLLECTED, running_spark
+from tests.spark.pipelines import LIMIT_SECONDS, consumed
 from tests.spark.table_cluster import (
     catalog_settings,
     metadata_location,
@@ -54,6 +57,7 @@ def merged_by_spark(broker: HeadraceProcess) -> str:
     for run in range(4):
         produce_and_run(broker, "merged", run, NOT_MERGING)
     assert len(files(broker.data_dir, "merged")) == 4
+    leave_in_main(broker, "left")
     told = run_headrace(broker.data_dir, "pipeline", "run", "--once", "--set", MERGING)
     assert told.returncode == 0, told.stderr
     return "merged"
@@ -102,6 +106,24 @@ def test_all_engines_and_metadata_tables_agree_after_a_merge_by_spark(
     assert summary["total-records"] == str(wanted)
     check_kafka(broker, topic, runs=4)
     check_proof(broker, topic)
+
+
+def test_what_the_log_has_forgotten_is_merged_in_main_alone(
+    broker: HeadraceProcess, merged_by_spark: str, spark: SparkSession
+) -> None:
+    table, forgotten, kept = "headrace.topics.left", 4 * ROWS * PARTITIONS, ROWS * PARTITIONS
+    main, log = (set(files(broker.data_dir, "left", ref=ref)) for ref in ("main", "headrace_log"))
+    assert (len(main - log), len(log)) == (1, 1) and log < main
+    rows = forgotten + kept
+    assert one(spark, f"select count(*), count(distinct partition, `offset`) from {table}") == (rows, rows)
+    assert one(spark, f"select count(*) from {table}.branch_headrace_log") == (kept,)
+    assert len(pyiceberg_rows(broker.data_dir, "left")) == rows
+    history = spark.sql(f"select operation from {table}.snapshots order by committed_at").collect()
+    assert "overwrite" not in {row[0] for row in history} and [row[0] for row in history][-2:] == ["replace"] * 2
+    check_proof(broker, "left")
+    assert consumed(broker, "left") == sorted(
+        b"value %d" % number for number in range(4 * ROWS, 5 * ROWS) for _ in range(PARTITIONS)
+    )
 
 
 def test_a_stream_of_spark_goes_on_across_merges(
@@ -189,6 +211,24 @@ def produce_and_run(broker: HeadraceProcess, topic: str, run: int, *pairs: str) 
     report = run_pipeline_here(broker.data_dir, *pairs)
     assert report.problems == {}
     return report
+
+
+def leave_in_main(broker: HeadraceProcess, topic: str) -> None:
+    """Let the log forget what four runs have brought into the table, which keeps it; then make one more run."""
+    create_topic(broker.bootstrap, topic, PARTITIONS)
+    for run in range(4):
+        produce_and_run(broker, topic, run, NOT_MERGING)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    ends = [TopicPartition(topic, partition, 4 * ROWS) for partition in range(PARTITIONS)]
+    for deleted in admin.delete_records(ends).values():
+        deleted.result(LIMIT_SECONDS)
+    # Brokers trim the index, and then the pipeline releases.
+    wait_until(
+        lambda: files(broker.data_dir, topic, ref="headrace_log") == [],
+        step=partial(run_pipeline_here, broker.data_dir, NOT_MERGING),
+    )
+    assert len(files(broker.data_dir, topic)) == 4
+    produce_and_run(broker, topic, 4, NOT_MERGING)
 
 
 def maintain(spark: SparkSession, data_dir: Path, topic: str) -> None:
