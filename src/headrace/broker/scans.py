@@ -6,7 +6,7 @@ one that lives as long as the query. No broker is asked, and none need run.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from headrace.fetch.timestamps import TimestampFinder
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
 from headrace.pipeline.scan.log_look import LogLook
+from headrace.pipeline.scan.offsets import JsonVector
 from headrace.pipeline.scan.options import ScanOptions
 from headrace.pipeline.scan.pinning import ReadPins
 from headrace.pipeline.scan.scanner import PlannedScan, Scanner, StreamScan
@@ -55,20 +56,20 @@ class OpenStreamScan:
         self._open_parts = AsyncExitStack()
         self._stream = self._runner.run(self._open())
 
-    def initial(self) -> dict[str, dict[int, int]]:
+    def initial(self) -> JsonVector:
         """Return where a query without a checkpoint begins."""
         return self._wait(self._stream.initial())
 
-    def latest(self) -> dict[str, dict[int, int]]:
+    def latest(self) -> JsonVector:
         """Return where the next batch is to end."""
         return self._wait(self._stream.latest())
 
-    def plan(self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[bytes]:
+    def plan(self, start: JsonVector, end: JsonVector) -> list[bytes]:
         """Plan a batch and return one message per task."""
         planned = self._wait(self._stream.plan(start, end))
         return _messages(planned, self._options, self._settings, self._runtime)
 
-    def committed(self, end: Mapping[str, Mapping[str, int]]) -> None:
+    def committed(self, end: JsonVector) -> None:
         """Take note that a batch will not be read again."""
         self._wait(self._stream.committed(end))
 

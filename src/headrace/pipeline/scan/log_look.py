@@ -5,7 +5,9 @@ The tail is part of it: entries that are not folded yet come from the commit rec
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
+from uuid import UUID
 
 from headrace.errors import Invalid
 from headrace.fetch.timestamps import TimestampFinder
@@ -24,6 +26,14 @@ STREAMS_AT_ONCE = 32
 ENTRIES_PER_PAGE = 500
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The partitions that are read, and the ids of their topics."""
+
+    streams: dict[Place, StreamId]
+    topic_ids: dict[str, str]
+
+
 class LogLook:
     """Reads what reads are planned from. Every answer holds for the log as it was after the call began."""
 
@@ -32,7 +42,7 @@ class LogLook:
         self._index = index
         self._times = times
 
-    async def partitions(self, choice: TopicChoice, *, must_exist: bool) -> dict[Place, StreamId]:
+    async def partitions(self, choice: TopicChoice, *, must_exist: bool) -> Chosen:
         """Return the partitions that were chosen. Raises `Invalid` for a topic that is named and not there."""
         await self._topics.refresh()
         found: dict[Place, StreamId] = {}
@@ -43,7 +53,7 @@ class LogLook:
         for topic in topics:
             for partition in choice.partitions_of(topic.name, len(topic.streams)):
                 found[topic.name, partition] = topic.streams[partition]
-        return found
+        return Chosen(found, {topic.name: str(UUID(bytes=topic.id)) for topic in topics})
 
     async def bounds(self, streams: Mapping[Place, StreamId]) -> dict[Place, LogBounds]:
         """Return what the partitions hold; one that is being deleted is left out."""

@@ -1,16 +1,18 @@
 """Where a read begins and ends: what the options say, as offsets of every partition.
 
-Vectors of offsets have the shape of Spark's own Kafka source, topic → partition → offset, also in a checkpoint. In
-options −2 stands for the earliest and −1 for the latest offset.
+Vectors of offsets have the shape of Spark's own Kafka source, topic → partition → offset, also in a checkpoint; there
+the ids of the topics go with them, under a name that no topic can have. In options −2 stands for the earliest and −1
+for the latest offset.
 
 Must stay true: what is asked for and is not there is never passed over in silence. It is a loss, and a loss either
-fails the read or is told.
+fails the read or is told. An offset is never looked up in another log than the one that it was taken from: a topic
+that was deleted and created again under its name is another one.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from headrace.errors import Invalid, Missing
 
@@ -22,6 +24,36 @@ Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
 Place: TypeAlias = tuple[str, int]
 """A topic and a partition of it."""
+
+
+JsonVector: TypeAlias = dict[str, dict[Any, Any]]
+"""A vector as JSON has it: offsets by topic and partition, and beside the topics their ids."""
+
+TOPIC_IDS: Final = "#topic-ids"
+"""Where a vector has the ids of its topics; one without them is as Kafka's source writes it, and is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Where a stream stands: an offset of every partition, and the id of each topic that they were taken from."""
+
+    offsets: dict[Place, int]
+    topic_ids: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> JsonVector:
+        """Return it for a checkpoint, in an order that does not depend on how it came about."""
+        ids = {topic: self.topic_ids[topic] for topic in sorted({topic for topic, _ in self.offsets})}
+        return {**nested(self.offsets), **({TOPIC_IDS: ids} if ids else {})}
+
+    def replaced(self, topic_ids: Mapping[str, str]) -> set[str]:
+        """Return those of its topics that are others by now; what is not there any more is no other."""
+        return {topic for topic, id_ in self.topic_ids.items() if topic_ids.get(topic, id_) != id_}
+
+
+def vector_of(told: JsonVector) -> Vector:
+    """Read what `as_json` has made of a vector; partitions may be text."""
+    offsets = flat({topic: parts for topic, parts in told.items() if topic != TOPIC_IDS})
+    return Vector(offsets, {topic: str(id_) for topic, id_ in told.get(TOPIC_IDS, {}).items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +160,23 @@ def ranges_between(
         if first < last:
             ranges[place] = (first, last)
     return ranges
+
+
+def starts_of(
+    reached: Vector, ends: Mapping[Place, int], topic_ids: Mapping[str, str], losses: Losses
+) -> dict[Place, int]:
+    """Return where a batch begins that goes on from where a stream stands, and note what is gone of that.
+
+    A partition that was not there before begins with its first offset, and so does one of a topic that was deleted
+    and created again: the offset that was reached means nothing in the new log.
+    """
+    replaced = reached.replaced(topic_ids)
+    for topic in sorted(replaced):
+        losses.note(f"topic {topic} was deleted and created again, and what was not read yet of the old one is gone")
+    for topic, partition in sorted(set(reached.offsets) - set(ends)):
+        if topic not in replaced:
+            losses.note(f"partition {partition} of {topic} is gone")
+    return {place: 0 if place[0] in replaced else reached.offsets.get(place, 0) for place in ends}
 
 
 def limited(starts: Mapping[Place, int], ends: Mapping[Place, int], max_offsets: int) -> dict[Place, int]:

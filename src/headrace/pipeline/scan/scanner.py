@@ -8,7 +8,8 @@
 nothing of where the query stands, and after a restart plans the last batch of its checkpoint before anything else:
 so the end of the last plan is where the next trigger starts from.
 
-Must stay true: a plan is pinned before it is looked up, and what a checkpoint says is read exactly, or is a loss.
+Must stay true: a plan is pinned before it is looked up, and what a checkpoint says is read exactly, from the very
+topics that it was taken from, or is a loss.
 """
 
 from collections import deque
@@ -18,14 +19,16 @@ from dataclasses import dataclass, field
 from headrace.model.ids import StreamId
 from headrace.pipeline.scan.log_look import LogLook
 from headrace.pipeline.scan.offsets import (
+    JsonVector,
     LogBounds,
     Losses,
     Place,
-    flat,
+    Vector,
     limited,
-    nested,
     ranges_between,
     resolve,
+    starts_of,
+    vector_of,
 )
 from headrace.pipeline.scan.options import ScanOptions
 from headrace.pipeline.scan.pinning import PinNote, ReadPins
@@ -63,23 +66,26 @@ class Scanner:
         options = self.options
         pin = await self._pins.put()
         try:
-            streams = await self.look.partitions(options.choice, must_exist=True)
+            streams = (await self.look.partitions(options.choice, must_exist=True)).streams
             bounds = await self.look.bounds(streams)
             starts = resolve(options.starting, bounds, await self.look.by_time(options.starting, streams))
             ends = resolve(options.ending, bounds, await self.look.by_time(options.ending, streams))
-            return await self._plan(pin, streams, bounds, starts, ends)
+            return await self._plan(pin, streams, bounds, starts, ends, Losses())
         except BaseException:
             await self._pins.release(pin)
             raise
 
-    async def plan_between(self, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> PlannedScan:
+    async def plan_between(self, start: Vector, end: Vector) -> PlannedScan:
         """Plan what lies between two vectors; a partition without a start begins at 0. Raises `Missing`."""
         pin = await self._pins.put()
         try:
-            streams = await self.look.partitions(self.options.choice, must_exist=False)
-            bounds = await self.look.bounds(streams)
-            starts = {place: starts.get(place, 0) for place in ends}
-            return await self._plan(pin, streams, bounds, starts, ends)
+            chosen, losses = await self.look.partitions(self.options.choice, must_exist=False), Losses()
+            bounds = await self.look.bounds(chosen.streams)
+            # Offsets of a topic that was created again since are of a log that is gone: they are lost, not looked up.
+            replaced = end.replaced(chosen.topic_ids)
+            bounds = {place: log for place, log in bounds.items() if place[0] not in replaced}
+            starts = starts_of(start, end.offsets, end.topic_ids, losses)
+            return await self._plan(pin, chosen.streams, bounds, starts, end.offsets, losses)
         except BaseException:
             await self._pins.release(pin)
             raise
@@ -95,8 +101,9 @@ class Scanner:
         bounds: Mapping[Place, LogBounds],
         starts: Mapping[Place, int],
         ends: Mapping[Place, int],
+        losses: Losses,
     ) -> PlannedScan:
-        options, losses = self.options, Losses()
+        options = self.options
         wanted = ranges_between(starts, ends, bounds, losses)
         wanted = {place: range_ for place, range_ in wanted.items() if options.condition.allows_partition(*place)}
         losses.judge(fails=options.fails_on_data_loss)
@@ -118,35 +125,33 @@ class StreamScan:
     def __init__(self, scanner: Scanner, *, clock: Clock) -> None:
         self._scanner = scanner
         self._clock = clock
-        self._reached: dict[Place, int] | None = None
-        self._initial: dict[Place, int] | None = None
+        self._reached: Vector | None = None
+        self._initial: Vector | None = None
         self._grown_at_ms = clock.now_ms()
-        self._uncommitted: deque[tuple[dict[Place, int], PinNote]] = deque(maxlen=MAX_UNCOMMITTED_PINS)
+        self._uncommitted: deque[tuple[Vector, PinNote]] = deque(maxlen=MAX_UNCOMMITTED_PINS)
 
-    async def initial(self) -> dict[str, dict[int, int]]:
+    async def initial(self) -> JsonVector:
         """Return where a query without a checkpoint begins; the same answer every time."""
-        return nested(await self._begin())
+        return (await self._begin()).as_json()
 
-    async def latest(self) -> dict[str, dict[int, int]]:
+    async def latest(self) -> JsonVector:
         """Return where the next batch is to end: at the end of the log, or where the limits per trigger say.
 
-        Raises `Missing` where partitions have vanished and a loss is to fail the read.
+        Raises `Missing` where partitions have vanished, or a topic is another one, and a loss is to fail the read.
+        Where it is not, the batch that is planned up to here tells of it.
         """
         options, look = self._scanner.options, self._scanner.look
         reached = self._reached if self._reached is not None else await self._begin()
-        streams = await look.partitions(options.choice, must_exist=False)
-        bounds = await look.bounds(streams)
-        losses = Losses()
-        for topic, partition in sorted(set(reached) - set(bounds)):
-            losses.note(f"partition {partition} of {topic} is gone")
-        losses.judge(fails=options.fails_on_data_loss)
-        starts = {place: reached.get(place, 0) for place in bounds}
+        chosen, losses = await look.partitions(options.choice, must_exist=False), Losses()
+        bounds = await look.bounds(chosen.streams)
         ends = {place: log.high_watermark for place, log in bounds.items()}
-        return nested(self._within_limits(starts, ends))
+        starts = starts_of(reached, ends, chosen.topic_ids, losses)
+        losses.judge(fails=options.fails_on_data_loss)
+        return Vector(dict(self._within_limits(starts, ends)), chosen.topic_ids).as_json()
 
-    async def plan(self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> PlannedScan:
+    async def plan(self, start: JsonVector, end: JsonVector) -> PlannedScan:
         """Plan a batch, a new one or one that a checkpoint asks for again."""
-        starts, ends = flat(start), flat(end)
+        starts, ends = vector_of(start), vector_of(end)
         self._reached = ends
         if starts == ends:
             return PlannedScan(tasks=[])
@@ -155,9 +160,9 @@ class StreamScan:
             self._uncommitted.append((ends, planned.pin))
         return planned
 
-    async def committed(self, end: Mapping[str, Mapping[str, int]]) -> None:
+    async def committed(self, end: JsonVector) -> None:
         """Take note that the batch that ends there will not be read again, and none before it."""
-        ends = flat(end)
+        ends = vector_of(end)
         if all(planned != ends for planned, _ in self._uncommitted):
             return
         is_last = False
@@ -166,12 +171,13 @@ class StreamScan:
             is_last = planned == ends
             await self._scanner.release(pin)
 
-    async def _begin(self) -> dict[Place, int]:
+    async def _begin(self) -> Vector:
         if self._initial is None:
             options, look = self._scanner.options, self._scanner.look
-            streams = await look.partitions(options.choice, must_exist=True)
-            bounds = await look.bounds(streams)
-            self._initial = resolve(options.starting, bounds, await look.by_time(options.starting, streams))
+            chosen = await look.partitions(options.choice, must_exist=True)
+            bounds = await look.bounds(chosen.streams)
+            found = await look.by_time(options.starting, chosen.streams)
+            self._initial = Vector(resolve(options.starting, bounds, found), chosen.topic_ids)
         return self._initial
 
     def _within_limits(self, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Mapping[Place, int]:

@@ -43,6 +43,7 @@ from headrace.errors import Invalid
 from headrace.pipeline.scan import options as names
 from headrace.pipeline.scan.conditions import COLUMNS as COMPARED
 from headrace.pipeline.scan.conditions import Value, microseconds_of
+from headrace.pipeline.scan.offsets import JsonVector
 from headrace.pipeline.scan.options import ScanOptions, parse_options
 
 PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -68,16 +69,14 @@ OPERATORS: Final[Mapping[type[Filter], str]] = {
     In: "in",
 }
 
-JsonOffsets = Mapping[str, Mapping[str, int]]
-
 
 class StreamPlanner(Protocol):
     """What plans the batches of a stream."""
 
-    def initial(self) -> dict[str, dict[int, int]]: ...
-    def latest(self) -> dict[str, dict[int, int]]: ...
-    def plan(self, start: JsonOffsets, end: JsonOffsets) -> list[bytes]: ...
-    def committed(self, end: JsonOffsets) -> None: ...
+    def initial(self) -> JsonVector: ...
+    def latest(self) -> JsonVector: ...
+    def plan(self, start: JsonVector, end: JsonVector) -> list[bytes]: ...
+    def committed(self, end: JsonVector) -> None: ...
     def close(self) -> None: ...
 
 
@@ -157,19 +156,19 @@ class StreamReader(DataSourceStreamReader):
         self._opens = opens
         self._opened: StreamPlanner | None = None
 
-    def initialOffset(self) -> dict[str, dict[int, int]]:  # noqa: N802
+    def initialOffset(self) -> JsonVector:  # noqa: N802
         return self._planner.initial()
 
-    def latestOffset(self) -> dict[str, dict[int, int]]:  # noqa: N802
+    def latestOffset(self) -> JsonVector:  # noqa: N802
         return self._planner.latest()
 
-    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
+    def partitions(self, start: JsonVector, end: JsonVector) -> Sequence[InputPartition]:
         return [TaskPartition(packed) for packed in self._planner.plan(start, end)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         return _read(partition)
 
-    def commit(self, end: JsonOffsets) -> None:
+    def commit(self, end: JsonVector) -> None:
         self._planner.committed(end)
 
     def stop(self) -> None:

@@ -1,5 +1,6 @@
 """Reads planned over a log on memory stores: batches, streams trigger by trigger, pins, and what is lost."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.index.pins import list_pins
 from headrace.index.streams import advance_log_start
 from headrace.model.topics import Topic
 from headrace.pipeline.scan.log_look import LogLook
+from headrace.pipeline.scan.offsets import TOPIC_IDS, JsonVector
 from headrace.pipeline.scan.options import parse_options
 from headrace.pipeline.scan.pinning import BeatBook, ReadPins
 from headrace.pipeline.scan.reading import ScanReader
@@ -84,12 +86,19 @@ class ScanKit(PipelineKit):
         await advance_log_start(self.keys, topic.streams[partition], log_start, now_ms=0).apply(self.metadata)
 
 
-def nest(**ends: list[int]) -> dict[str, dict[str, int]]:
+def nest(**ends: list[int]) -> JsonVector:
     return {topic: {str(partition): end for partition, end in enumerate(ends[topic])} for topic in ends}
 
 
-def as_json(offsets: dict[str, dict[int, int]]) -> dict[str, dict[str, int]]:
-    return {topic: {str(partition): end for partition, end in parts.items()} for topic, parts in offsets.items()}
+def as_json(told: JsonVector) -> JsonVector:
+    """Return a vector as it comes back from a checkpoint."""
+    read: JsonVector = json.loads(json.dumps(told))
+    return read
+
+
+def ends(told: JsonVector) -> JsonVector:
+    """Return the offsets of a vector."""
+    return {topic: parts for topic, parts in as_json(told).items() if topic != TOPIC_IDS}
 
 
 async def test_a_batch_reads_table_folded_and_unfolded_entries_alike() -> None:
@@ -183,7 +192,7 @@ async def test_a_stream_moves_from_trigger_to_trigger_and_lets_go_of_what_is_com
     stream = kit.stream(startingOffsets="earliest")
     end = as_json(await stream.latest())
     start = as_json(await stream.initial())
-    assert (start, end) == (nest(orders=[0, 0]), nest(orders=[4, 4]))
+    assert (ends(start), ends(end)) == (nest(orders=[0, 0]), nest(orders=[4, 4]))
     first = await stream.plan(start, end)
     assert len(await list_pins(kit.metadata, kit.keys)) == 1
     await kit.log(topic, 2)
@@ -202,10 +211,10 @@ async def test_a_stream_begins_with_what_comes_unless_it_is_told() -> None:
     topic = await kit.topic()
     await kit.log(topic, 4)
     stream = kit.stream()
-    assert as_json(await stream.latest()) == nest(orders=[4])
+    assert ends(await stream.latest()) == nest(orders=[4])
     await kit.log(topic, 1)
-    assert as_json(await stream.initial()) == nest(orders=[4]), "the first look counts"
-    assert as_json(await stream.latest()) == nest(orders=[5])
+    assert ends(await stream.initial()) == nest(orders=[4]), "the first look counts"
+    assert ends(await stream.latest()) == nest(orders=[5])
 
 
 async def test_limits_per_trigger_hold_from_the_first_one_on_and_after_a_restart() -> None:
@@ -215,13 +224,13 @@ async def test_limits_per_trigger_hold_from_the_first_one_on_and_after_a_restart
     given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30", "trigger": "processingTime"}
     stream = kit.stream(**given)
     end = as_json(await stream.latest())
-    assert end == nest(orders=[15, 15])
+    assert ends(end) == nest(orders=[15, 15])
     await stream.plan(as_json(await stream.initial()), end)
-    assert as_json(await stream.latest()) == nest(orders=[30, 30])
+    assert ends(await stream.latest()) == nest(orders=[30, 30])
     # After a restart Spark plans the last batch of its checkpoint before it asks for more.
     again = kit.stream(**given)
     await again.plan(end, end)
-    assert as_json(await again.latest()) == nest(orders=[30, 30])
+    assert ends(await again.latest()) == nest(orders=[30, 30])
 
 
 async def test_a_trigger_waits_for_enough_offsets_but_not_for_ever() -> None:
@@ -230,12 +239,12 @@ async def test_a_trigger_waits_for_enough_offsets_but_not_for_ever() -> None:
     await kit.log(topic, 3)
     given = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m", "trigger": "processingTime"}
     stream = kit.stream(startingOffsets="earliest", **given)
-    assert as_json(await stream.latest()) == nest(orders=[0])
+    assert ends(await stream.latest()) == nest(orders=[0])
     await kit.clock.advance(60.0)
-    assert as_json(await stream.latest()) == nest(orders=[3])
+    assert ends(await stream.latest()) == nest(orders=[3])
     await stream.plan(nest(orders=[0]), nest(orders=[3]))
     await kit.log(topic, 10)
-    assert as_json(await stream.latest()) == nest(orders=[13])
+    assert ends(await stream.latest()) == nest(orders=[13])
 
 
 async def test_partitions_and_topics_that_come_later_are_read_from_their_beginning() -> None:
@@ -246,12 +255,12 @@ async def test_partitions_and_topics_that_come_later_are_read_from_their_beginni
     scanner.options = parse_options({"subscribePattern": "o.*", "startingOffsets": "latest"}, is_stream=True)
     stream = StreamScan(scanner, clock=kit.clock)
     start = as_json(await stream.latest())
-    assert start == nest(orders=[2])
+    assert ends(start) == nest(orders=[2])
     grown = await kit.admin.add_partitions("orders", 2)
     await kit.log(grown, 1)
     await kit.log(await kit.topic("others"), 3)
     end = as_json(await stream.latest())
-    assert end == nest(orders=[3, 1], others=[3])
+    assert ends(end) == nest(orders=[3, 1], others=[3])
     planned = await stream.plan(start, end)
     wanted = [("orders", 0, 2), ("orders", 1, 0), ("others", 0, 0), ("others", 0, 1), ("others", 0, 2)]
     assert sorted(await kit.places(planned, scanner)) == wanted
@@ -281,6 +290,86 @@ async def test_a_topic_that_is_gone_fails_the_stream_or_is_passed_over() -> None
     with pytest.raises(Missing, match="partition 0 of orders is gone"):
         await failing.latest()
     assert await patient.latest() == {}
+
+
+async def test_a_partition_that_a_batch_leaves_out_is_told() -> None:
+    kit = ScanKit()
+    others = await kit.topic("others")
+    for topic in (await kit.topic("orders"), others):
+        await kit.log(topic, 3)
+    given = {"subscribe": "orders,others", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    stream = kit.stream(**given)
+    start = as_json(await stream.initial())
+    await kit.admin.delete(others.id)
+    planned = await stream.plan(start, as_json(await stream.latest()))
+    assert planned.losses == ["partition 0 of others is gone"]
+    assert len(await kit.places(planned, kit.scanner())) == 3
+
+
+async def created_again(kit: ScanKit, topic: Topic, count: int) -> Topic:
+    """Delete a topic, create it again under its name, and append to it."""
+    await kit.admin.delete(topic.id)
+    another = await kit.topic(topic.name)
+    await kit.log(another, count)
+    return another
+
+
+async def test_a_stream_whose_topic_is_created_again_fails_whatever_the_new_one_holds() -> None:
+    for count in (1, 3, 5):
+        kit = ScanKit()
+        topic = await kit.topic()
+        await kit.log(topic, 3)
+        stream = kit.stream(startingOffsets="earliest")
+        start, end = as_json(await stream.initial()), as_json(await stream.latest())
+        await stream.plan(start, end)
+        await created_again(kit, topic, count)
+        with pytest.raises(Missing, match="topic orders was deleted and created again"):
+            await stream.latest()
+        restarted = kit.stream(startingOffsets="earliest")
+        await restarted.plan(end, end)
+        with pytest.raises(Missing, match="topic orders was deleted and created again"):
+            await restarted.latest()
+
+
+async def test_a_stream_that_bears_losses_reads_a_topic_that_is_created_again_from_its_beginning() -> None:
+    for count in (3, 5):
+        kit = ScanKit()
+        topic = await kit.topic()
+        await kit.log(topic, 3)
+        stream = kit.stream(startingOffsets="earliest", failOnDataLoss="false")
+        start, end = as_json(await stream.initial()), as_json(await stream.latest())
+        await stream.plan(start, end)
+        await created_again(kit, topic, count)
+        later = as_json(await stream.latest())
+        assert later != end, "Spark plans a batch only if the end is another one"
+        planned = await stream.plan(end, later)
+        assert [offset for _, _, offset in await kit.places(planned, kit.scanner())] == list(range(count))
+        assert ["created again" in told for told in planned.losses] == [True]
+        assert as_json(await stream.latest()) == later
+
+
+async def test_a_batch_of_a_checkpoint_is_not_read_from_another_topic_of_that_name() -> None:
+    kit = ScanKit()
+    topic = await kit.topic()
+    await kit.log(topic, 3)
+    stream = kit.stream(startingOffsets="earliest")
+    start, end = as_json(await stream.initial()), as_json(await stream.latest())
+    await created_again(kit, topic, 9)
+    with pytest.raises(Missing, match="partition 0 of orders is gone, with its offsets 0 to 2"):
+        await kit.stream().plan(start, end)
+    planned = await kit.stream(failOnDataLoss="false").plan(start, end)
+    assert planned.tasks == [] and len(planned.losses) == 1
+    assert await list_pins(kit.metadata, kit.keys) == []
+
+
+async def test_offsets_without_topic_ids_are_believed() -> None:
+    kit = ScanKit()
+    topic = await kit.topic()
+    await kit.log(topic, 5)
+    stream = kit.stream()
+    await stream.plan(nest(orders=[2]), nest(orders=[2]))
+    planned = await stream.plan(nest(orders=[2]), as_json(await stream.latest()))
+    assert [offset for _, _, offset in await kit.places(planned, kit.scanner())] == [2, 3, 4]
 
 
 async def test_a_process_gives_a_sign_once_in_a_while_whatever_its_tasks() -> None:
