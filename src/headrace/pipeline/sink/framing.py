@@ -77,7 +77,8 @@ class FrameWriter:
         self._store = store
         self._clock = clock
         self._limits = limits or FrameLimits()
-        self._placer = Placer(plan, first_partition=task)
+        # Writes begin anywhere: with many small ones of one task each, the first partition would get all rows.
+        self._placer = Placer(plan, first_partition=int(plan.write, 16) + task)
         self._completion = Completion(self._limits.chunk_rows)
         self._encoders: dict[tuple[Codec, int | None, int], BatchEncoder] = {}
         self._builder = FrameBuilder()

@@ -2,16 +2,18 @@
 
 import os
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from headrace.errors import Invalid
 from headrace.index.objects import wal_object_key
-from headrace.model.ids import DomainId
+from headrace.model.ids import DomainId, WriterId
 from headrace.model.topics import TopicRules
 from headrace.objects.memory import MemoryObjects
 from headrace.pipeline.sink.framing import FrameLimits
 from headrace.records.batch import BatchView, Codec
+from headrace.runtime.rng import seeded_rng
 from headrace.testing.clock import ManualClock
 from headrace.testing.inline import at_once
 from headrace.wal.frame import parse_frame
@@ -96,10 +98,23 @@ def test_compacted_topics_take_no_rows_without_a_key() -> None:
 def test_times_are_the_topics_business() -> None:
     objects = fresh_objects()
     rules = TopicRules(max_message_bytes=1_000_000, is_log_append_time=True)
-    (frame,) = write_task(plan_of(rules=rules), objects, [batch_of(value=["v"])], now_ms=123_456)
+    (frame,) = write_task(plan_of(partitions=1, rules=rules), objects, [batch_of(value=["v"])], now_ms=123_456)
     assert [record.timestamp_ms for record in records_in(objects, frame)[0]] == [123_456]
     assert frame.runs[0].batches[0].max_timestamp_ms == 123_456
     old = TopicRules(max_message_bytes=1_000_000, timestamp_before_max_ms=10)
     late = batch_of(value=["v"], timestamp=pa.array([0], pa.timestamp("us", "UTC")))
     with pytest.raises(Invalid, match=r"message\.timestamp\.before\.max\.ms is 10"):
         write_task(plan_of(rules=old), objects, [late], attempt=2, now_ms=5_000)
+
+
+def test_small_writes_without_keys_do_not_all_begin_with_the_same_partition() -> None:
+    # A stream of one task per batch is the usual one; the partition of its rows must not follow from the task alone.
+    objects, rng = fresh_objects(), seeded_rng(1)
+    reached: set[int] = set()
+    for _ in range(20):
+        plan = msgspec.structs.replace(plan_of(), write=WriterId(f"{rng.getrandbits(128):032x}"))
+        tasks = [write_task(plan, objects, [batch_of(value=["v"])], task=task) for task in range(3)]
+        streams = [int(frame.runs[0].stream) for frames in tasks for frame in frames]
+        assert sorted(streams) == [0, 1, 2], "tasks of one write take turns"
+        reached.add(streams[0])
+    assert reached == {0, 1, 2}
