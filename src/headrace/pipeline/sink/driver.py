@@ -114,8 +114,9 @@ class SinkDriver:
     async def commit(self, options: SinkOptions, answers: Sequence[TaskAnswer], *, batch_id: int) -> SinkOutcome:
         """Append what the tasks of a batch have written, once, and return where it lies.
 
-        Raises what `commit_batch` raises, `Missing` for an object that is not to be seen, and `Retryable` or
-        `OutcomeUnknown` where the store did not answer: the batch can be offered again.
+        Raises what `commit_batch` raises, `Invalid` also where the batch went to another topic before, `Missing` for
+        an object that is not to be seen, and `Retryable` or `OutcomeUnknown` where the store did not answer: the
+        batch can be offered again.
         """
         write, query = _of_one_write(answers)
         frames = [frame.offered() for answer in sorted(answers, key=_task) for frame in answer.frames]
@@ -125,9 +126,28 @@ class SinkDriver:
         commit = SinkCommit(sink_id=sink_id, batch_id=batch_id, query=query, write=write, frames=frames)
         outcome = await self._insist(commit)
         self._crash_points.reach(CrashPoint.SINK_AFTER_COMMIT)
+        if outcome.is_repeated:
+            await self._require_same_topic(options, commit, outcome)
         if options.sink_id is None and not query:
             await forget_sink(self._keys, sink_id).apply(self._metadata)
         return outcome
+
+    async def _require_same_topic(self, options: SinkOptions, commit: SinkCommit, outcome: SinkOutcome) -> None:
+        """Refuse what is no repetition: two writes of one batch that share a sink id, one for each topic.
+
+        The second one would be dropped in silence. A topic that is gone since says nothing.
+        """
+        if options.topic is None:
+            return
+        await self._topics.refresh()
+        streams = {range_.stream for range_ in outcome.ranges}
+        others = [topic.name for topic in self._topics.known() if not streams.isdisjoint(topic.streams)]
+        if others and options.topic not in others:
+            raise Invalid(
+                f"batch {commit.batch_id} of sink {commit.sink_id!r} was written to {', '.join(sorted(others))} "
+                f"before, and this is for {options.topic}: nothing was appended. Every write of a batch needs a "
+                "sinkId of its own"
+            )
 
     async def _insist(self, commit: SinkCommit) -> SinkOutcome:
         """Commit, trying again: whether an earlier try went through is found by the batch."""

@@ -45,6 +45,25 @@ async def test_a_repeated_job_is_recognised_by_sink_and_batch() -> None:
     assert await kit.stored(topic) == [b"v"]
 
 
+async def test_two_writes_of_a_batch_that_share_a_sink_id_are_told_apart_by_their_topics() -> None:
+    kit = SinkKit()
+    topics = [await kit.admin.create(NewTopic(name=name)) for name in ("orders", "parcels")]
+
+    async def write(topic: str) -> bool:
+        options = options_of(topic=topic, sinkId="copy", batchId="4")
+        plan = await kit.driver.begin(options)
+        return (await kit.driver.commit(options, [kit.answer(plan, ["v"])], batch_id=4)).is_repeated
+
+    assert not await write("orders")
+    with pytest.raises(Invalid, match="was written to orders before, and this is for parcels"):
+        await write("parcels")
+    assert await kit.stored(topics[1]) == []
+    assert await write("orders"), "a repetition is one still"
+    await kit.admin.delete(topics[0].id)
+    await kit.admin.create(NewTopic(name="orders"))
+    assert await write("orders"), "and it is one after its topic was created again"
+
+
 async def test_a_stream_is_known_by_its_query() -> None:
     kit = SinkKit()
     topic = await kit.admin.create(NewTopic(name="orders"))
