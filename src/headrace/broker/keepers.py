@@ -9,7 +9,7 @@ from headrace.broker.groups import group_keeper
 from headrace.broker.repacking import make_repacker
 from headrace.broker.storage import Runtime, Storage
 from headrace.gc.clocks import ClockGuard
-from headrace.gc.expiring import ProducerExpirer, SinkExpirer
+from headrace.gc.expiring import ProducerExpirer, SinkExpirer, SinkMetrics
 from headrace.gc.folding import Folder, FoldLimits
 from headrace.gc.leased import CollectorLease, CollectorMetrics, LeasedCollectors
 from headrace.gc.pins import PinMetrics
@@ -156,9 +156,10 @@ class _Making:
         sinks = SinkExpirer(
             keys=keys,
             metadata=metadata,
-            clock=clock,
+            agreed_ms=self._clock_guard().look,
             expiration_ms=self._settings.sinks.id_expiration_ms,
             sinks_per_step=SINKS_PER_STEP,
+            metrics=SinkMetrics(self._runtime.metrics),
         )
         return [
             self.ticker("producer-expirer", producers.tick, EXPIRE_INTERVAL_MS),
@@ -220,20 +221,23 @@ class _Making:
             metadata=metadata,
             index=self._node.index,
             topics=self._node.topics.known,
-            guard=ClockGuard(
-                node_id=self._node.node_id,
-                metadata=metadata,
-                session=self._session,
-                clock=clock,
-                log=self._runtime.log,
-                max_jump_ms=self._settings.retention.clock_jump_max_ms,
-            ),
+            guard=self._clock_guard(),
             lease=CollectorLease(metadata, self._session),
             session=self._session,
             clock=clock,
             crash_points=self._runtime.crash_points,
             metrics=RetentionMetrics(self._runtime.metrics),
             limits=RetainerLimits(interval_ms=self._settings.retention.check_interval_ms),
+        )
+
+    def _clock_guard(self) -> ClockGuard:
+        return ClockGuard(
+            node_id=self._node.node_id,
+            metadata=self._storage.metadata,
+            session=self._session,
+            clock=self._runtime.clock,
+            log=self._runtime.log,
+            max_jump_ms=self._settings.retention.clock_jump_max_ms,
         )
 
     def _session(self) -> SessionId | None:

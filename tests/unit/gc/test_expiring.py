@@ -1,9 +1,10 @@
 """Silent producers are forgotten, a few streams per tick, and those that still send are kept."""
 
-from headrace.gc.expiring import ProducerExpirer, SinkExpirer
+from headrace.gc.expiring import ProducerExpirer, SinkExpirer, SinkMetrics
 from headrace.index.sinks import SinkCommit, begin_write, commit_batch
 from headrace.metadata.keys import prefix_range
 from headrace.model.ids import StreamId, WriterId
+from headrace.runtime.metrics import Metrics
 from headrace.testing.clock import ManualClock
 from tests.log_kit import EXPIRATION_MS, LogKit, batch
 
@@ -54,8 +55,34 @@ async def test_sinks_and_their_writes_are_walked_a_page_at_a_time() -> None:
         commit = SinkCommit(sink_id=f"{number}", batch_id=0, query="", write=write, frames=[])
         await commit_batch(log.keys, commit, now_ms=log.now_ms).apply(log.store)
         await begin_write(log.keys, write, now_ms=log.now_ms, max_age_ms=1000).apply(log.store)
-    clock = ManualClock(now_ms=log.now_ms + 1000)
-    sinks = SinkExpirer(keys=log.keys, metadata=log.store, clock=clock, expiration_ms=5000, sinks_per_step=2)
+    agreed_ms: int | None = log.now_ms + 500
+    metrics = Metrics()
+
+    async def look() -> int | None:
+        return agreed_ms
+
+    sinks = SinkExpirer(
+        keys=log.keys,
+        metadata=log.store,
+        agreed_ms=look,
+        expiration_ms=5000,
+        sinks_per_step=2,
+        metrics=SinkMetrics(metrics),
+    )
+    assert [await sinks.tick() for _ in range(2)] == [0, 0]
+    assert shown(metrics) == {"writes_live": 3, "writes_oldest_age_seconds": 0.5}
+    agreed_ms = log.now_ms + 1000
     assert [await sinks.tick() for _ in range(3)] == [2, 1, 0]
-    await clock.advance(4.0)
+    assert shown(metrics) == {"writes_expired_total": 3}
+    agreed_ms = None
+    assert [await sinks.tick() for _ in range(3)] == [0, 0, 0], "without a time to trust nothing is forgotten"
+    agreed_ms = log.now_ms + 5000
     assert sorted([await sinks.tick() for _ in range(3)]) == [0, 1, 2]
+    assert shown(metrics) == {"writes_expired_total": 3, "s_forgotten_total": 3}
+
+
+def shown(metrics: Metrics) -> dict[str, float]:
+    """Return what is shown of sinks and is not zero."""
+    lines = metrics.render().decode().splitlines()
+    found = (line.removeprefix("headrace_sink").split() for line in lines if line.startswith("headrace_sink"))
+    return {name.removeprefix("_"): float(value) for name, value in found if float(value)}

@@ -189,6 +189,9 @@ class Node:
             cache=self.cache,
         )
 
+    async def _own_time_ms(self) -> int:
+        return self.clock.now_ms()
+
     def _start_keepers(self, keeper: SessionKeeper, writer: LogWriter) -> None:
         """Start what runs beside the writer, each with a period of its own."""
         clock, metadata, crash_points = self.clock, self.metadata, self.crash_points
@@ -202,7 +205,11 @@ class Node:
             limits=CollectorLimits(ages=self._shape.ages, records_per_tick=20, writers_per_tick=100),
         )
         expirer = SinkExpirer(
-            keys=self.keys, metadata=metadata, clock=clock, expiration_ms=SINK_EXPIRATION_MS, sinks_per_step=5
+            keys=self.keys,
+            metadata=metadata,
+            agreed_ms=self._own_time_ms,
+            expiration_ms=SINK_EXPIRATION_MS,
+            sinks_per_step=5,
         )
         sweeper = Sweeper(
             keys=self.keys,
