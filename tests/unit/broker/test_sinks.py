@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from headrace.cluster.identity import require_identity
 from headrace.errors import Fenced, Invalid
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
-from headrace.pipeline.sink.framing import FrameWriter
+from headrace.pipeline.sink.framing import FrameLimits, FrameWriter
 from headrace.pipeline.sink.plans import SinkPlan, TaskAnswer
 from headrace.pipeline.sink.storing import TaskFrames
 from headrace.runtime.clock import SystemClock
@@ -93,3 +95,24 @@ def test_no_cluster_is_made_by_a_wrong_path(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="there is no data of Headrace at"):
         StoreDesk().begin(options_of(topic="orders", dataDir=str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attempt_that_fails_leaves_no_object_on_disk(tmp_path: Path) -> None:
+    make_cluster(tmp_path)
+    plan = StoreDesk().begin(options_of(topic="orders", dataDir=str(tmp_path)))
+    before = {path for path in (tmp_path / "objects").rglob("*") if path.is_file()}
+
+    def batches() -> Iterator[Any]:
+        for _ in range(3):
+            yield batch_of(value=["v"])
+        raise RuntimeError("the rows have come to an end too early")
+
+    with TaskFrames(plan.objects, plan.domain, crash_points=NoCrashes()) as store:
+        limits = FrameLimits(chunk_rows=1, frame_bytes=1)
+        writer = FrameWriter(
+            plan, {"value": "value"}, task=0, attempt=1, store=store, clock=SystemClock(), limits=limits
+        )
+        with pytest.raises(RuntimeError, match="too early"):
+            writer.write(batches())
+        assert len(writer._frames) == 2, "the third chunk was not begun"
+    assert {path for path in (tmp_path / "objects").rglob("*") if path.is_file()} == before

@@ -5,7 +5,8 @@
 3. A frame that is full is written under a name of this attempt alone, while the next one is made.
 
 Must stay true: memory is bounded by a chunk and two frames, whatever the task is given; rows of a stream keep their
-order; a frame is told only once its bytes are durable.
+order; a frame is told only once its bytes are durable, and an attempt that fails tells of none and takes its frames
+back as well as it can. Nobody else knows their names, so nobody can have committed them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,6 +45,10 @@ class FrameStore(Protocol):
 
     def flush(self) -> None:
         """Return when all frames are durable."""
+        ...
+
+    def discard(self) -> None:
+        """Delete all frames that were given to it, as far as that is possible; what is left is swept."""
         ...
 
 
@@ -87,6 +92,14 @@ class FrameWriter:
 
     def write(self, batches: Iterable[Any]) -> tuple[WrittenFrame, ...]:
         """Write all rows and return the frames, when they are durable. Raises `Invalid` for rows that may not be."""
+        try:
+            self._write(batches)
+        except BaseException:
+            self._store.discard()
+            raise
+        return tuple(self._frames)
+
+    def _write(self, batches: Iterable[Any]) -> None:
         for table in self._chunks(batches):
             try:
                 for placed in self._placer.place(Rows(table, self._names, now_ms=self._clock.now_ms())):
@@ -95,7 +108,6 @@ class FrameWriter:
                 raise Invalid(f"rows of task {self._task} cannot be written: {error}") from error
         self._seal()
         self._store.flush()
-        return tuple(self._frames)
 
     def _chunks(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Gather Arrow batches into chunks that are worth encoding, and cut those that are too large."""

@@ -2,11 +2,13 @@
 
 import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
+from headrace.errors import HeadraceError
 from headrace.index.objects import wal_object_key
-from headrace.model.ids import DomainId, ObjectId
+from headrace.model.ids import DomainId, ObjectId, ObjectKey
 from headrace.objects.port import ObjectStore
 from headrace.pipeline.spark.executing import DISK_THREADS, ObjectsAddress, open_address
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
@@ -26,6 +28,7 @@ class TaskFrames:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="frames")
         self._disk = ThreadExecutor("disk", threads=DISK_THREADS)
         self._under_way: Future[None] | None = None
+        self._keys: list[ObjectKey] = []
 
     def __enter__(self) -> "TaskFrames":
         self._runner: asyncio.Runner = self._thread.submit(asyncio.Runner).result()
@@ -42,7 +45,9 @@ class TaskFrames:
     def put(self, object_id: ObjectId, frame: SealedFrame) -> None:
         """Begin to write a frame, once the one before it is durable."""
         self.flush()
-        self._under_way = self._thread.submit(self._write, object_id, frame)
+        key = wal_object_key(self._domain, object_id)
+        self._keys.append(key)
+        self._under_way = self._thread.submit(self._write, key, frame)
 
     def flush(self) -> None:
         """Return when all frames are durable; raise what kept the last one from it."""
@@ -51,9 +56,17 @@ class TaskFrames:
             under_way.result()
             self._crash_points.reach(CrashPoint.SINK_AFTER_WRITE)
 
-    def _write(self, object_id: ObjectId, frame: SealedFrame) -> None:
-        key = wal_object_key(self._domain, object_id)
+    def discard(self) -> None:
+        """Delete all frames, as far as the store lets it; whatever failed before this is what is to be told."""
+        with suppress(HeadraceError, TimeoutError):
+            self._thread.submit(self._delete).result(STOP_LIMIT_S)
+
+    def _write(self, key: ObjectKey, frame: SealedFrame) -> None:
         self._runner.run(self._objects.put_if_absent(key, frame.buffers))
+
+    def _delete(self) -> None:
+        if self._keys:  # the one thread has ended the write that was under way
+            self._runner.run(self._objects.delete(self._keys))
 
     def _close(self) -> None:
         self._runner.run(self._objects.close())

@@ -11,7 +11,7 @@ from headrace.index.cache import IndexCache
 from headrace.index.objects import wal_object_key
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.memory import MemoryMetadata
-from headrace.model.ids import DomainId, ObjectId, StreamId, WriterId
+from headrace.model.ids import DomainId, ObjectId, ObjectKey, StreamId, WriterId
 from headrace.model.topics import Topic, TopicRules
 from headrace.objects.memory import MemoryObjects
 from headrace.pipeline.sink.driver import SinkDriver, SinkLimits
@@ -76,12 +76,17 @@ class MemoryFrames:
 
     def __init__(self, objects: MemoryObjects) -> None:
         self._objects = objects
+        self._keys: list[ObjectKey] = []
 
     def put(self, object_id: ObjectId, frame: SealedFrame) -> None:
-        at_once(self._objects.put_if_absent(wal_object_key(DomainId(0), object_id), frame.buffers))
+        self._keys.append(wal_object_key(DomainId(0), object_id))
+        at_once(self._objects.put_if_absent(self._keys[-1], frame.buffers))
 
     def flush(self) -> None:
         return None
+
+    def discard(self) -> None:
+        at_once(self._objects.delete(self._keys))
 
 
 def write_task(

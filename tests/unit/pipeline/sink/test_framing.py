@@ -118,3 +118,19 @@ def test_small_writes_without_keys_do_not_all_begin_with_the_same_partition() ->
         assert sorted(streams) == [0, 1, 2], "tasks of one write take turns"
         reached.add(streams[0])
     assert reached == {0, 1, 2}
+
+
+def test_an_attempt_that_fails_takes_back_what_it_has_written() -> None:
+    objects = fresh_objects()
+    other = write_task(plan_of(), objects, [batch_of(value=["v"])], attempt=1)
+    rules = TopicRules(max_message_bytes=1_000)
+    limits = FrameLimits(chunk_bytes=100, chunk_rows=10, frame_bytes=100)
+    batches = [batch_of(value=["v" * 200]), batch_of(value=["v" * 200]), batch_of(value=[os.urandom(600).hex()])]
+    with pytest.raises(Invalid, match=r"max\.message\.bytes is 1000"):
+        write_task(plan_of(rules=rules), objects, batches, attempt=2, limits=limits)
+    left = at_once(listed(objects))
+    assert left == [wal_object_key(DomainId(0), other[0].object_id)], "what others wrote stays"
+
+
+async def listed(objects: MemoryObjects) -> list[str]:
+    return [info.key async for info in objects.list("")]
