@@ -4,8 +4,10 @@ One session and one broker serve all tests of the file. Drivers die where a file
 sees what it sees of a driver that was killed, and begins again from the checkpoint.
 """
 
+import asyncio
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.runtime.crash_points import CrashPoint
+from headrace.broker.storage import DOMAIN, Runtime, opened_storage
+from headrace.metadata.keys import DomainKeys, prefix_range
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.crash_points import CrashPoint, NoCrashes
+from headrace.runtime.logs import open_log
+from headrace.runtime.metrics import Metrics
+from headrace.runtime.rng import system_rng
+from headrace.settings import load_settings
 from tests.servers.headrace import HeadraceProcess, running_headrace
 from tests.servers.spark_sessions import SOCKETS_ARE_COLLECTED, running_spark
 from tests.spark.pipelines import LIMIT_SECONDS, consumed
@@ -226,6 +235,27 @@ def test_stream_goes_on_from_its_checkpoint_wherever_its_driver_died(
     assert consumed(broker, topic) == sorted(b"%d" % number for number in range(total))
 
 
+def test_a_batch_of_a_stream_that_fails_leaves_neither_objects_nor_its_record(
+    broker: HeadraceProcess, spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "0.txt").write_text("".join(f"{number}\n" for number in range(100)))
+    before, under_way = wal_objects(broker), writes_under_way(broker)
+    query = (
+        spark.readStream.text(str(tmp_path / "lines"))
+        .selectExpr("if(value = '99', raise_error('this row is bad'), value) as value")
+        .writeStream.format("headrace")
+        .options(topic=topic, dataDir=str(broker.data_dir), checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(PySparkException, match="this row is bad"):
+        query.awaitTermination()
+    assert writes_under_way(broker) == under_way
+    assert wal_objects(broker) == before
+    assert consumed(broker, topic) == []
+
+
 def test_stream_copies_a_topic_with_both_ends_in_storage(
     broker: HeadraceProcess, spark: SparkSession, topic: str, tmp_path: Path
 ) -> None:
@@ -347,6 +377,26 @@ def offsets_of(broker: HeadraceProcess, topic: str, partition: int) -> tuple[int
         return found
     finally:
         consumer.close()
+
+
+def writes_under_way(broker: HeadraceProcess) -> set[str]:
+    """Return the writes that are announced and have not ended."""
+
+    async def read() -> set[str]:
+        clock = SystemClock()
+        runtime = Runtime(
+            clock=clock,
+            rng=system_rng(),
+            crash_points=NoCrashes(),
+            metrics=Metrics(),
+            log=open_log(sys.stderr, clock=clock),
+        )
+        settings = load_settings(pairs=[f"data.dir={broker.data_dir}"]).tree
+        async with opened_storage(settings, runtime, makes_directory=False) as storage:
+            found = await storage.metadata.range(prefix_range(DomainKeys(DOMAIN).sink_writes_prefix, limit=100))
+            return {item.key for item in found}
+
+    return asyncio.run(read())
 
 
 def wal_objects(broker: HeadraceProcess) -> set[Path]:

@@ -45,7 +45,7 @@ class StoreDesk:
 
     def give_up(self, options: SinkOptions, answers: Sequence[TaskAnswer]) -> None:
         """End a write without appending anything."""
-        self._run(options, lambda driver: driver.give_up(answers))
+        self._run(options, lambda driver: driver.give_up(options, answers))
 
     def _run(self, options: SinkOptions, work: Callable[[SinkDriver], Awaitable[T]]) -> T:
         settings = settings_of(options.storage)

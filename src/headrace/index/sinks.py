@@ -44,6 +44,9 @@ MAX_PARTS = 20_000
 """What one transaction takes: frames, and runs of batches in them. The largest hold the domain's lock for 0.2 s on
 SQLite, and up to a second where the host is busy."""
 
+MAX_ENDED_WRITES = 1_000
+"""Among how many writes those of one owner are looked for."""
+
 _PARTITION_DIGITS = 8
 _ATTEMPT_DIGITS = 15
 _FRAME_DIGITS = 6
@@ -90,10 +93,10 @@ class SinkOutcome:
     is_repeated: bool
 
 
-def begin_write(keys: DomainKeys, write: WriterId, *, now_ms: int, max_age_ms: int) -> Rule[None]:
+def begin_write(keys: DomainKeys, write: WriterId, *, now_ms: int, max_age_ms: int, owner: str = "") -> Rule[None]:
     """Return the rule that announces a write before the first byte of any of its tasks."""
     key = keys.sink_write(write)
-    record = SinkWrite(now_ms, now_ms + max_age_ms)
+    record = SinkWrite(now_ms, now_ms + max_age_ms, owner)
 
     def decide(seen: Seen) -> Decision[None]:
         known = SINK_WRITE.seen(seen, key)
@@ -225,6 +228,19 @@ def end_write(keys: DomainKeys, write: WriterId) -> Rule[None]:
         return Decision(result=None, deletes=[keys.sink_write(write)])
 
     return Rule(keys.unit, Reads(), decide)
+
+
+def end_writes_of(keys: DomainKeys, owner: str) -> Rule[int]:
+    """Return the rule that gives up what one stream has under way; its result says how many writes that were."""
+    assert owner, "writes without an owner are ended by their names"
+    step = prefix_range(keys.sink_writes_prefix, limit=MAX_ENDED_WRITES)
+
+    def decide(seen: Seen) -> Decision[int]:
+        (found,) = seen.ranges
+        deletes = [item.key for item in found if SINK_WRITE.decode(item.value, item.key).owner == owner]
+        return Decision(result=len(deletes), deletes=deletes)
+
+    return Rule(keys.unit, Reads(ranges=[step]), decide)
 
 
 def forget_sink(keys: DomainKeys, sink_id: str) -> Rule[None]:

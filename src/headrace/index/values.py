@@ -205,10 +205,14 @@ class ProducerState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SinkWrite(msgspec.Struct, frozen=True, array_like=True):
-    """A write of a sink that is under way: objects that bear its name may lie in the store without a record."""
+    """A write of a sink that is under way: objects that bear its name may lie in the store without a record.
+
+    `owner` is what the driver's processes of one stream have in common, its checkpoint; empty where there is none.
+    """
 
     started_at_ms: int
     expires_at_ms: int
+    owner: str = ""
 
 
 class SinkRange(msgspec.Struct, frozen=True, array_like=True, gc=False):

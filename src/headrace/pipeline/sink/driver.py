@@ -20,6 +20,7 @@ from headrace.index.sinks import (
     check_size,
     commit_batch,
     end_write,
+    end_writes_of,
     forget_sink,
 )
 from headrace.metadata.keys import DomainKeys
@@ -42,6 +43,7 @@ MAX_TOPICS: Final = 1_000
 """How many topics the rows of one write may choose from."""
 
 WRITE_BITS: Final = 128
+MAX_OWNER_CHARS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,13 @@ class SinkDriver:
         """Announce a write and return its plan. Raises `Missing` for a topic that does not exist."""
         topics = await self._topics_of(options)
         write = WriterId(f"{self._rng.getrandbits(WRITE_BITS):032x}")
-        rule = begin_write(self._keys, write, now_ms=self._clock.now_ms(), max_age_ms=self._limits.write_max_age_ms)
+        rule = begin_write(
+            self._keys,
+            write,
+            now_ms=self._clock.now_ms(),
+            max_age_ms=self._limits.write_max_age_ms,
+            owner=_owner(options),
+        )
         await rule.apply(self._metadata)
         self._crash_points.reach(CrashPoint.SINK_AFTER_BEGIN)
         return SinkPlan(
@@ -175,10 +183,15 @@ class SinkDriver:
         if size_bytes != frame.size_bytes:
             raise Invalid(f"{key} has {size_bytes} bytes, and its task wrote {frame.size_bytes}")
 
-    async def give_up(self, answers: Sequence[TaskAnswer]) -> None:
-        """End the write that these tasks belong to; without any of them, its age ends it."""
+    async def give_up(self, options: SinkOptions, answers: Sequence[TaskAnswer]) -> None:
+        """End the write that these tasks belong to; without any of them, what its checkpoint has under way.
+
+        A stream of which neither is known is left to the write's age.
+        """
         for write in {answer.write for answer in answers}:
             await end_write(self._keys, write).apply(self._metadata)
+        if not answers and (owner := _owner(options)):
+            await end_writes_of(self._keys, owner).apply(self._metadata)
 
     async def end(self, write: WriterId) -> None:
         """End a write by its name."""
@@ -198,6 +211,10 @@ def _of_one_write(answers: Sequence[TaskAnswer]) -> tuple[WriterId, str]:
     found = {(answer.write, answer.query) for answer in answers}
     assert len(found) == 1, f"tasks of {len(found)} writes in one batch: {found}"
     return found.pop()
+
+
+def _owner(options: SinkOptions) -> str:
+    return (options.checkpoint or "")[-MAX_OWNER_CHARS:]
 
 
 def _task(answer: TaskAnswer) -> int:

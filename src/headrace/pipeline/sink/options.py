@@ -27,7 +27,8 @@ class SinkOptions:
     """One sink, as it was asked for.
 
     Without a `sink_id` a stream's is its query's, and a single job has one of its own that is never used again.
-    Without a `topic` every row names its own. `includes_headers` is `None` where nothing was said.
+    Without a `topic` every row names its own. `includes_headers` is `None` where nothing was said. `checkpoint` is
+    that of a stream, where it was told as an option.
     """
 
     topic: str | None
@@ -36,6 +37,7 @@ class SinkOptions:
     codec: Codec | None
     includes_headers: bool | None
     storage: StorageOptions
+    checkpoint: str | None = None
 
 
 def parse_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
@@ -55,6 +57,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         batch_id=batch_id,
         codec=_codec(told),
         includes_headers=_flag(told, "includeHeaders"),
+        checkpoint=told.get("checkpointlocation") if is_stream else None,
         storage=StorageOptions(
             data_dir=_text(told, "dataDir"),
             metadata=_text(told, "metadata"),

@@ -145,9 +145,9 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
             self._desk().commit(self._options, answers, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give the write up, if one of its tasks came so far as to tell which it is."""
+        """Give the write up: the one that its tasks tell of, or whatever its checkpoint has under way."""
         answers = _answers(messages)
-        if answers:
+        if answers or self._options.checkpoint is not None:
             self._desk().give_up(self._options, answers)
 
 

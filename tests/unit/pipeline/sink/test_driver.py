@@ -103,10 +103,29 @@ async def test_a_write_that_is_given_up_never_commits() -> None:
     options = options_of(topic="orders")
     plan = await kit.driver.begin(options)
     answer = kit.answer(plan, ["v"])
-    await kit.driver.give_up([answer])
+    await kit.driver.give_up(options, [answer])
     with pytest.raises(Fenced, match="has ended"):
         await kit.driver.commit(options, [answer], batch_id=0)
     assert await kit.stored(topic) == []
+
+
+async def test_a_stream_that_fails_before_any_task_has_answered_is_given_up_by_its_checkpoint() -> None:
+    kit = SinkKit()
+    await kit.admin.create(NewTopic(name="orders"))
+    given = [{"checkpointLocation": "/a"}, {"checkpointLocation": "/a"}, {"checkpointLocation": "/b"}, {}]
+    streams = [parse_options({"topic": "orders", **some}, is_stream=True) for some in given]
+    plans = [await kit.driver.begin(options) for options in streams]
+    await kit.driver.give_up(streams[3], [])
+    assert await keys_under(kit, kit.keys.sink_writes_prefix) == 4, "without a checkpoint nobody knows whose they are"
+    await kit.driver.give_up(streams[0], [])
+    assert await keys_under(kit, kit.keys.sink_writes_prefix) == 2
+    for plan, options, is_ended in zip(plans, streams, (True, True, False, False), strict=True):
+        answer = kit.answer(plan, ["v"], query=plan.write)
+        if is_ended:
+            with pytest.raises(Fenced, match="has ended"):
+                await kit.driver.commit(options, [answer], batch_id=0)
+        else:
+            await kit.driver.commit(options, [answer], batch_id=0)
 
 
 async def test_objects_that_the_driver_does_not_see_are_not_committed() -> None:

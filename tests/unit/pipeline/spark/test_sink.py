@@ -37,7 +37,7 @@ class NotingDesk:
         self.calls.append(("commit", [answer.task for answer in answers], batch_id))
 
     def give_up(self, options: SinkOptions, answers: Sequence[TaskAnswer]) -> None:
-        self.calls.append(("give up", {answer.write for answer in answers}))
+        self.calls.append(("give up", {answer.write for answer in answers}, options.checkpoint))
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_a_single_write_takes_its_batch_id_from_the_options(calls: list[Any]) ->
 
 def test_a_single_write_is_given_up_by_name_even_if_no_task_answered(calls: list[Any]) -> None:
     batch_writer(OPTIONS, SCHEMA, False, desk=NotingDesk).abort([None, None])
-    assert calls[-1] == ("give up", {WRITE})
+    assert calls[-1] == ("give up", {WRITE}, None)
 
 
 def test_a_batch_of_a_stream_is_announced_when_its_writer_goes_to_the_tasks_and_once(calls: list[Any]) -> None:
@@ -84,13 +84,19 @@ def test_a_writer_that_only_commits_announces_nothing(calls: list[Any]) -> None:
     assert calls == [("commit", [1, 0], 5)]
 
 
-def test_a_batch_without_tasks_has_nothing_to_commit_or_to_give_up(calls: list[Any]) -> None:
+def test_a_batch_without_tasks_has_nothing_to_commit(calls: list[Any]) -> None:
     writer = stream_writer(OPTIONS, SCHEMA, False, desk=NotingDesk)
     writer.commit([], 5)
-    writer.abort([None], 6)
     assert calls == []
+
+
+def test_a_batch_that_fails_is_given_up_by_what_its_tasks_tell_or_by_its_checkpoint(calls: list[Any]) -> None:
+    stream_writer(OPTIONS, SCHEMA, False, desk=NotingDesk).abort([None], 5)
+    assert calls == [], "nothing tells which write it is"
+    writer = stream_writer({**OPTIONS, "checkpointLocation": "/c"}, SCHEMA, False, desk=NotingDesk)
+    writer.abort([None], 6)
     writer.abort([None, answer(3)], 7)
-    assert calls == [("give up", {WRITE})]
+    assert calls == [("give up", set(), "/c"), ("give up", {WRITE}, "/c")]
 
 
 def test_nothing_is_committed_while_an_answer_is_missing(calls: list[Any]) -> None:
