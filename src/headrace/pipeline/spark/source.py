@@ -5,6 +5,9 @@ What Spark 4.1 does, as far as it matters here:
 - The reader of a stream lives in a process of its own for as long as the query; `stop` is not always called.
 - A reader that has `pushFilters` fails unless `spark.sql.python.filterPushdown.enabled` is set. Where it is set,
   Spark makes the reader inside of `data_source_pushdown_filters.main`, and only there.
+
+Must stay true: pushed filters only save work. All of them are handed back, so Spark applies them to every row that
+comes. Whichever reader it then plans with, and whether we recognise that it pushes at all, rows are the same.
 """
 
 import sys
@@ -23,7 +26,6 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     InputPartition,
-    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -135,17 +137,14 @@ class FilteredBatchReader(BatchReader):
     """A batch reader that takes filters."""
 
     def pushFilters(self, filters: "list[Filter]") -> Iterable[Filter]:  # noqa: N802
-        """Take the comparisons that leave something out before it is read, and hand back all others."""
+        """Note the comparisons that leave something out before it is read, and hand all filters back to Spark."""
         condition = self.options.condition
-        left: list[Filter] = []
         for one in filters:
             column = _column(one)
-            if column is None:
-                left.append(one)
-            elif not isinstance(one, IsNotNull):  # none of these columns is ever null
+            if column is not None:
                 condition = condition.also(column, OPERATORS[type(one)], _values(one))
         self.options = replace(self.options, condition=condition)
-        return left
+        return filters
 
 
 class StreamReader(DataSourceStreamReader):
@@ -206,7 +205,7 @@ def _require_own(given: Mapping[str, str], schema: StructType) -> None:
 
 
 def _is_pushing() -> bool:
-    """Whether Spark makes this reader to hand filters over to it."""
+    """Whether Spark makes this reader to hand filters over to it; where that is not recognised, more is read."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == PUSHING:
@@ -217,14 +216,12 @@ def _is_pushing() -> bool:
 
 def _column(one: Filter) -> str | None:
     """Return the column that a filter compares, if it is one that we can leave rows out by."""
-    if not isinstance(one, IsNotNull) and type(one) not in OPERATORS:
+    if type(one) not in OPERATORS:
         return None
     path: tuple[str, ...] = one.attribute  # type: ignore[attr-defined]
     if len(path) != 1 or path[0] not in COMPARED:
         return None
     column = path[0]
-    if isinstance(one, IsNotNull):
-        return column
     is_plain = isinstance(one, EqualTo | In) or column != names.TOPIC
     kinds = {names.TOPIC: str, names.TIMESTAMP: datetime}.get(column, int)
     values = one.value if isinstance(one, In) else (one.value,)  # type: ignore[attr-defined]
