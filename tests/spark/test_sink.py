@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +275,27 @@ def test_stream_copies_a_topic_with_both_ends_in_storage(
         query.awaitTermination()
         assert consumed(broker, copy) == consumed(broker, topic)
     assert len(consumed(broker, copy)) == 600
+
+
+def test_stream_that_fails_in_its_first_batch_begins_where_it_began(
+    broker: HeadraceProcess, spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    # Spark writes down where the first batch ends, and asks for its start once more when the query comes back.
+    def run(doing: Callable[[DataFrame, int], None]) -> None:
+        source = spark.readStream.format("headrace").options(dataDir=str(broker.data_dir), subscribe=topic).load()
+        writer = source.select("value").writeStream.foreachBatch(doing).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    def fail(frame: DataFrame, batch_id: int) -> None:
+        raise RuntimeError("the first batch fails")
+
+    found: list[bytes] = []
+    write(broker, spark.range(3).selectExpr("cast(id as string) as value"), topic)
+    with pytest.raises(PySparkException, match="the first batch fails"):
+        run(fail)
+    write(broker, spark.range(3, 6).selectExpr("cast(id as string) as value"), topic)
+    run(lambda frame, _: found.extend(bytes(row.value) for row in frame.collect()))
+    assert sorted(found) == [b"3", b"4", b"5"]
 
 
 def dying_source(flag: str) -> type[DataSource]:

@@ -10,7 +10,7 @@ that was deleted and created again under its name is another one.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -42,12 +42,17 @@ class Vector:
 
     def as_json(self) -> JsonVector:
         """Return it for a checkpoint, in an order that does not depend on how it came about."""
-        ids = {topic: self.topic_ids[topic] for topic in sorted({topic for topic, _ in self.offsets})}
+        ids = dict(sorted(self.topic_ids.items()))
         return {**nested(self.offsets), **({TOPIC_IDS: ids} if ids else {})}
 
     def replaced(self, topic_ids: Mapping[str, str]) -> set[str]:
         """Return those of its topics that are others by now; what is not there any more is no other."""
         return {topic for topic, id_ in self.topic_ids.items() if topic_ids.get(topic, id_) != id_}
+
+
+def made_vector(offsets: Mapping[Place, int], topic_ids: Mapping[str, str]) -> Vector:
+    """Return a vector with those of the ids that belong to its topics."""
+    return Vector(dict(offsets), {topic: topic_ids[topic] for topic, _ in offsets})
 
 
 def vector_of(told: JsonVector) -> Vector:
@@ -132,6 +137,19 @@ def resolve(
         resolved[place] = {EARLIEST: log.log_start, LATEST: log.high_watermark}.get(offset, offset)
     _refuse_unknown(position, bounds)
     return resolved
+
+
+def places_at_the_end(
+    position: Position, places: Iterable[Place], found: Mapping[Place, int | None]
+) -> frozenset[Place]:
+    """Return where a position means the end of the log, wherever that is when it is asked for."""
+
+    def is_at_the_end(place: Place) -> bool:
+        if position.time_of(place) is not None:
+            return found[place] is None
+        return (position.edge if position.offsets is None else _named(position.offsets, place)) == LATEST
+
+    return frozenset(place for place in places if is_at_the_end(place))
 
 
 def ranges_between(

@@ -8,6 +8,10 @@
 nothing of where the query stands, and after a restart plans the last batch of its checkpoint before anything else:
 so the end of the last plan is where the next trigger starts from.
 
+Spark writes down where a batch ends before it runs, but not where the first one begins: a query that dies in its
+first batch asks for the initial offset again. Where that means the end of the log it is another one by then. So the
+first batch is empty there, and where it is planned again it begins where it ends.
+
 Must stay true: a plan is pinned before it is looked up, and what a checkpoint says is read exactly, from the very
 topics that it was taken from, or is a loss.
 """
@@ -25,6 +29,8 @@ from headrace.pipeline.scan.offsets import (
     Place,
     Vector,
     limited,
+    made_vector,
+    places_at_the_end,
     ranges_between,
     resolve,
     starts_of,
@@ -127,6 +133,8 @@ class StreamScan:
         self._clock = clock
         self._reached: Vector | None = None
         self._initial: Vector | None = None
+        self._at_the_end: frozenset[Place] = frozenset()
+        self._offered: Vector | None = None
         self._grown_at_ms = clock.now_ms()
         self._uncommitted: deque[tuple[Vector, PinNote]] = deque(maxlen=MAX_UNCOMMITTED_PINS)
 
@@ -145,13 +153,20 @@ class StreamScan:
         chosen, losses = await look.partitions(options.choice, must_exist=False), Losses()
         bounds = await look.bounds(chosen.streams)
         ends = {place: log.high_watermark for place, log in bounds.items()}
+        if self._reached is None:
+            replaced = reached.replaced(chosen.topic_ids)
+            still = {place for place in self._at_the_end & set(ends) if place[0] not in replaced}
+            ends |= {place: reached.offsets[place] for place in still}
         starts = starts_of(reached, ends, chosen.topic_ids, losses)
         losses.judge(fails=options.fails_on_data_loss)
-        return Vector(dict(self._within_limits(starts, ends)), chosen.topic_ids).as_json()
+        self._offered = made_vector(self._within_limits(starts, ends), chosen.topic_ids)
+        return self._offered.as_json()
 
     async def plan(self, start: JsonVector, end: JsonVector) -> PlannedScan:
         """Plan a batch, a new one or one that a checkpoint asks for again."""
         starts, ends = vector_of(start), vector_of(end)
+        if self._reached is None and starts == self._initial and ends != self._offered:
+            starts = self._first_start(starts, ends)
         self._reached = ends
         if starts == ends:
             return PlannedScan(tasks=[])
@@ -177,8 +192,15 @@ class StreamScan:
             chosen = await look.partitions(options.choice, must_exist=True)
             bounds = await look.bounds(chosen.streams)
             found = await look.by_time(options.starting, chosen.streams)
-            self._initial = Vector(resolve(options.starting, bounds, found), chosen.topic_ids)
+            self._initial = made_vector(resolve(options.starting, bounds, found), chosen.topic_ids)
+            self._at_the_end = places_at_the_end(options.starting, bounds, found)
         return self._initial
+
+    def _first_start(self, starts: Vector, ends: Vector) -> Vector:
+        """Return where the first batch of a checkpoint begins; it knows the partitions of its time only."""
+        offsets = {place: offset for place, offset in starts.offsets.items() if place in ends.offsets}
+        offsets |= {place: min(offsets[place], ends.offsets[place]) for place in self._at_the_end & set(offsets)}
+        return Vector(offsets, starts.topic_ids)
 
     def _within_limits(self, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Mapping[Place, int]:
         limits, now_ms = self._scanner.options.trigger, self._clock.now_ms()

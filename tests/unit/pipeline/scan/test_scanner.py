@@ -214,7 +214,38 @@ async def test_a_stream_begins_with_what_comes_unless_it_is_told() -> None:
     assert ends(await stream.latest()) == nest(orders=[4])
     await kit.log(topic, 1)
     assert ends(await stream.initial()) == nest(orders=[4]), "the first look counts"
+    end = as_json(await stream.latest())
+    assert ends(end) == nest(orders=[4]), "the first batch is empty"
+    assert (await stream.plan(as_json(await stream.initial()), end)).tasks == []
     assert ends(await stream.latest()) == nest(orders=[5])
+
+
+async def test_a_query_that_dies_in_its_first_batch_goes_on_from_where_it_began() -> None:
+    kit = ScanKit()
+    topic = await kit.topic(partitions=2)
+    await kit.log(topic, 4)
+    given = {"startingOffsets": '{"orders": {"0": -1, "1": 2}}'}
+    end = as_json(await kit.stream(**given).latest())
+    assert ends(end) == nest(orders=[4, 4])
+    await kit.log(topic, 3)
+    again = kit.stream(**given)
+    first = await again.plan(as_json(await again.initial()), end)
+    assert await kit.places(first, kit.scanner()) == [("orders", 1, 2), ("orders", 1, 3)]
+    second = await again.plan(end, as_json(await again.latest()))
+    wanted = [("orders", partition, offset) for partition in (0, 1) for offset in (4, 5, 6)]
+    assert sorted(await kit.places(second, kit.scanner())) == wanted
+
+
+async def test_partitions_that_came_after_the_first_batch_are_no_loss_when_it_is_planned_again() -> None:
+    kit = ScanKit()
+    await kit.log(await kit.topic(), 4)
+    end = as_json(await kit.stream().latest())
+    await kit.log(await kit.admin.add_partitions("orders", 2), 3)
+    again = kit.stream()
+    assert (await again.plan(as_json(await again.initial()), end)).losses == []
+    second = await again.plan(end, as_json(await again.latest()))
+    wanted = [("orders", 0, 4), ("orders", 0, 5), ("orders", 0, 6), *(("orders", 1, offset) for offset in range(3))]
+    assert sorted(await kit.places(second, kit.scanner())) == wanted
 
 
 async def test_limits_per_trigger_hold_from_the_first_one_on_and_after_a_restart() -> None:
@@ -256,6 +287,7 @@ async def test_partitions_and_topics_that_come_later_are_read_from_their_beginni
     stream = StreamScan(scanner, clock=kit.clock)
     start = as_json(await stream.latest())
     assert ends(start) == nest(orders=[2])
+    await stream.plan(start, start)
     grown = await kit.admin.add_partitions("orders", 2)
     await kit.log(grown, 1)
     await kit.log(await kit.topic("others"), 3)
@@ -346,6 +378,17 @@ async def test_a_stream_that_bears_losses_reads_a_topic_that_is_created_again_fr
         assert [offset for _, _, offset in await kit.places(planned, kit.scanner())] == list(range(count))
         assert ["created again" in told for told in planned.losses] == [True]
         assert as_json(await stream.latest()) == later
+
+
+async def test_a_topic_that_is_created_again_before_the_first_batch_is_read_from_its_beginning() -> None:
+    kit = ScanKit()
+    topic = await kit.topic()
+    await kit.log(topic, 3)
+    stream = kit.stream(failOnDataLoss="false")
+    start = as_json(await stream.initial())
+    await created_again(kit, topic, 5)
+    planned = await stream.plan(start, as_json(await stream.latest()))
+    assert [offset for _, _, offset in await kit.places(planned, kit.scanner())] == list(range(5))
 
 
 async def test_a_batch_of_a_checkpoint_is_not_read_from_another_topic_of_that_name() -> None:
