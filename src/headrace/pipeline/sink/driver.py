@@ -6,11 +6,12 @@ not see in the object store, in its full size; a commit whose answer was lost is
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from headrace import __version__
-from headrace.errors import Invalid, Missing, OutcomeUnknown, Retryable, Unsupported
+from headrace.errors import HeadraceError, Invalid, Missing, OutcomeUnknown, Retryable, Unsupported
 from headrace.index.objects import wal_object_key
 from headrace.index.sinks import (
     SinkCommit,
@@ -137,7 +138,9 @@ class SinkDriver:
         if outcome.is_repeated:
             await self._require_same_topic(options, commit, outcome)
         if options.sink_id is None and not query:
-            await forget_sink(self._keys, sink_id).apply(self._metadata)
+            # The batch is in the log: a failure here must not make the caller write it again. Its age ends it, too.
+            with suppress(HeadraceError):
+                await forget_sink(self._keys, sink_id).apply(self._metadata)
         return outcome
 
     async def _require_same_topic(self, options: SinkOptions, commit: SinkCommit, outcome: SinkOutcome) -> None:

@@ -3,10 +3,13 @@
 import msgspec
 import pytest
 
-from headrace.errors import Fenced, Invalid, Missing, Unsupported
+from headrace.errors import Fenced, Invalid, Missing, OutcomeUnknown, Unsupported
 from headrace.gc.sweeping import Sweeper
 from headrace.index.objects import wal_object_key
-from headrace.metadata.keys import prefix_range
+from headrace.index.rule import Rule
+from headrace.metadata.keys import DomainKeys, prefix_range
+from headrace.metadata.port import Decision, Reads, Seen
+from headrace.pipeline.sink import driver
 from headrace.pipeline.sink.driver import require_same_release
 from headrace.pipeline.sink.options import parse_options
 from headrace.pipeline.sink.plans import PLANS, SinkPlan
@@ -30,6 +33,26 @@ async def test_a_job_without_a_sink_id_appends_in_the_order_of_tasks_and_is_forg
     assert await kit.stored(topic) == [b"0", b"1", b"2"]
     assert await keys_under(kit, kit.keys.sink_writes_prefix) == 0
     assert await keys_under(kit, kit.keys.sinks_prefix) == 0
+
+
+async def test_a_job_that_is_in_the_log_has_succeeded_even_if_its_sink_cannot_be_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kit = SinkKit()
+    topic = await kit.admin.create(NewTopic(name="orders"))
+    options = options_of(topic="orders")
+    plan = await kit.driver.begin(options)
+
+    def unreachable(keys: DomainKeys, _: str) -> Rule[None]:
+        def decide(_: Seen) -> Decision[None]:
+            raise OutcomeUnknown("the store does not answer")
+
+        return Rule(keys.unit, Reads(), decide)
+
+    monkeypatch.setattr(driver, "forget_sink", unreachable)
+    outcome = await kit.driver.commit(options, [kit.answer(plan, ["v"])], batch_id=0)
+    assert not outcome.is_repeated
+    assert await kit.stored(topic) == [b"v"]
 
 
 async def test_a_repeated_job_is_recognised_by_sink_and_batch() -> None:
