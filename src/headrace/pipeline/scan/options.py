@@ -75,8 +75,15 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "topics": "say subscribe, with commas between names",
 }
 
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?")
-_UNITS_MS: Final[Mapping[str, int]] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)?")
+_UNITS_MS: Final[Mapping[str, int]] = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,5 +346,7 @@ def _trigger(options: _Options) -> TriggerLimits:
 def _duration_ms(text: str) -> int:
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise Invalid(f"maxTriggerDelay is {text!r}: it takes a number with ms, s, m, h or d behind it, as in 15m")
+        raise Invalid(
+            f"maxTriggerDelay is {text!r}: it takes a number with ms, s, m, min, h or d behind it, as in 15m"
+        )
     return int(found[1]) * _UNITS_MS[found[2] or "ms"]

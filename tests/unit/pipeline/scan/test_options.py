@@ -78,6 +78,9 @@ def test_limits_per_trigger_need_the_promise_that_triggers_come_again() -> None:
     given = {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "10", "maxTriggerDelay": "2m"}
     limits = parsed({**given, "trigger": "processingTime"}, is_stream=True).trigger
     assert (limits.max_offsets, limits.min_offsets, limits.max_delay_ms) == (10, 5, 120_000)
+    for text, delay_ms in (("250", 250), ("250ms", 250), ("3 s", 3_000), ("2min", 120_000), ("1h", 3_600_000)):
+        limits = parsed({"maxTriggerDelay": text}, is_stream=True).trigger
+        assert limits.max_delay_ms == delay_ms, f"{text} is what Spark's own source takes"
 
 
 @pytest.mark.parametrize(
