@@ -7,11 +7,12 @@ one that lives as long as the query. No broker is asked, and none need run.
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from headrace.broker.spark import objects_address, settings_of
 from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, opened_storage, topic_defaults
+from headrace.errors import HeadraceError
 from headrace.fetch.reader import LogReader
 from headrace.fetch.timestamps import TimestampFinder
 from headrace.index.cache import IndexCache
@@ -74,7 +75,9 @@ class OpenStreamScan:
         self._wait(self._stream.committed(end))
 
     def close(self) -> None:
-        """Close the stores."""
+        """Let go of what is pinned, and close the stores."""
+        with suppress(HeadraceError):  # pins end by themselves, too
+            self._wait(self._stream.end())
         self._wait(self._open_parts.aclose())
         self._runner.close()
 

@@ -186,6 +186,12 @@ class StreamScan:
             is_last = planned == ends
             await self._scanner.release(pin)
 
+    async def end(self) -> None:
+        """Let go of what is pinned for batches that were not committed: a query that has ended reads none of them."""
+        while self._uncommitted:
+            _, pin = self._uncommitted.popleft()
+            await self._scanner.release(pin)
+
     async def _begin(self) -> Vector:
         if self._initial is None:
             options, look = self._scanner.options, self._scanner.look

@@ -206,6 +206,21 @@ async def test_a_stream_moves_from_trigger_to_trigger_and_lets_go_of_what_is_com
     assert (await stream.plan(later, later)).tasks == []
 
 
+async def test_a_query_that_ends_lets_go_of_what_it_has_not_committed() -> None:
+    kit = ScanKit()
+    topic = await kit.topic()
+    stream = kit.stream(startingOffsets="earliest")
+    start = as_json(await stream.initial())
+    for _ in range(2):
+        await kit.log(topic, 1)
+        end = as_json(await stream.latest())
+        await stream.plan(start, end)
+        start = end
+    assert len(await list_pins(kit.metadata, kit.keys)) == 2
+    await stream.end()
+    assert await list_pins(kit.metadata, kit.keys) == []
+
+
 async def test_a_stream_begins_with_what_comes_unless_it_is_told() -> None:
     kit = ScanKit()
     topic = await kit.topic()
