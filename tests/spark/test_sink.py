@@ -283,8 +283,12 @@ def test_stream_that_fails_in_its_first_batch_begins_where_it_began(
     # Spark writes down where the first batch ends, and asks for its start once more when the query comes back.
     def run(doing: Callable[[DataFrame, int], None]) -> None:
         source = spark.readStream.format("headrace").options(dataDir=str(broker.data_dir), subscribe=topic).load()
-        writer = source.select("value").writeStream.foreachBatch(doing).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        writer = source.select("value").writeStream.foreachBatch(doing).trigger(processingTime="0 seconds")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
 
     def fail(frame: DataFrame, batch_id: int) -> None:
         raise RuntimeError("the first batch fails")

@@ -10,7 +10,8 @@ so the end of the last plan is where the next trigger starts from.
 
 Spark writes down where a batch ends before it runs, but not where the first one begins: a query that dies in its
 first batch asks for the initial offset again. Where that means the end of the log it is another one by then. So the
-first batch is empty there, and where it is planned again it begins where it ends.
+first batch is empty there, and where it is planned again, which we know by an end that we have not told, it begins
+where it ends.
 
 Must stay true: a plan is pinned before it is looked up, and what a checkpoint says is read exactly, from the very
 topics that it was taken from, or is a loss.
@@ -163,9 +164,9 @@ class StreamScan:
         return self._offered.as_json()
 
     async def plan(self, start: JsonVector, end: JsonVector) -> PlannedScan:
-        """Plan a batch, a new one or one that a checkpoint asks for again."""
+        """Plan a batch, a new one or one that a checkpoint asks for again; Spark may ask more than once for each."""
         starts, ends = vector_of(start), vector_of(end)
-        if self._reached is None and starts == self._initial and ends != self._offered:
+        if starts == self._initial and ends != self._offered:
             starts = self._first_start(starts, ends)
         self._reached = ends
         if starts == ends:

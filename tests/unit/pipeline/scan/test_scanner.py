@@ -244,8 +244,10 @@ async def test_a_query_that_dies_in_its_first_batch_goes_on_from_where_it_began(
     assert ends(end) == nest(orders=[4, 4])
     await kit.log(topic, 3)
     again = kit.stream(**given)
-    first = await again.plan(as_json(await again.initial()), end)
-    assert await kit.places(first, kit.scanner()) == [("orders", 1, 2), ("orders", 1, 3)]
+    await again.latest()
+    for _ in range(2):  # a frame that is used twice is planned twice
+        first = await again.plan(as_json(await again.initial()), end)
+        assert await kit.places(first, kit.scanner()) == [("orders", 1, 2), ("orders", 1, 3)]
     second = await again.plan(end, as_json(await again.latest()))
     wanted = [("orders", partition, offset) for partition in (0, 1) for offset in (4, 5, 6)]
     assert sorted(await kit.places(second, kit.scanner())) == wanted
