@@ -167,6 +167,24 @@ async def test_objects_that_the_driver_does_not_see_are_not_committed() -> None:
     assert await kit.stored(topic) == []
 
 
+async def test_a_topic_may_grow_while_a_write_runs_but_not_be_another_one() -> None:
+    kit = SinkKit()
+    topic = await kit.admin.create(NewTopic(name="orders"))
+    options = options_of(topic="orders")
+    plan = await kit.driver.begin(options)
+    answer = kit.answer(plan, ["v"])
+    await kit.admin.add_partitions("orders", 3)
+    await kit.driver.commit(options, [answer], batch_id=0)
+    assert await kit.stored(topic) == [b"v"]
+    plan = await kit.driver.begin(options)
+    answer = kit.answer(plan, ["lost"])
+    await kit.admin.delete(topic.id)
+    another = await kit.admin.create(NewTopic(name="orders"))
+    with pytest.raises(Missing, match="its topic was deleted since batch 0"):
+        await kit.driver.commit(options, [answer], batch_id=0)
+    assert await kit.stored(another) == []
+
+
 async def test_topics_must_be_there_when_the_write_is_planned() -> None:
     kit = SinkKit()
     with pytest.raises(Missing, match="there is no topic 'orders': create it first"):
