@@ -6,9 +6,9 @@ one that lives as long as the query. No broker is asked, and none need run.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headrace.broker.spark import objects_address, settings_of
 from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, opened_storage, topic_defaults
@@ -20,6 +20,7 @@ from headrace.metadata.keys import DomainKeys
 from headrace.pipeline.scan.log_look import LogLook
 from headrace.pipeline.scan.offsets import JsonVector
 from headrace.pipeline.scan.options import ScanOptions
+from headrace.pipeline.scan.patience import patiently
 from headrace.pipeline.scan.pinning import ReadPins
 from headrace.pipeline.scan.scanner import PlannedScan, Scanner, StreamScan
 from headrace.pipeline.spark.scanning import messages_of
@@ -38,12 +39,13 @@ T = TypeVar("T")
 def planned_scan(options: ScanOptions) -> list[bytes]:
     """Plan a batch read and return one message per task. Raises `Invalid`, `Missing` and what the stores raise."""
 
+    settings, runtime = settings_of(options.storage), _runtime()
+
     async def plan() -> list[bytes]:
-        settings, runtime = settings_of(options.storage), _runtime()
         async with _opened(options, settings, runtime) as scanner:
             return _messages(await scanner.plan_batch(), options, settings, runtime)
 
-    return asyncio.run(plan())
+    return asyncio.run(patiently(plan, clock=runtime.clock))
 
 
 class OpenStreamScan:
@@ -55,38 +57,38 @@ class OpenStreamScan:
         self._runtime = _runtime()
         self._runner = asyncio.Runner()
         self._open_parts = AsyncExitStack()
-        self._stream = self._runner.run(self._open())
+        self._stream = self._wait(self._open)
 
     def initial(self) -> JsonVector:
         """Return where a query without a checkpoint begins."""
-        return self._wait(self._stream.initial())
+        return self._wait(self._stream.initial)
 
     def latest(self) -> JsonVector:
         """Return where the next batch is to end."""
-        return self._wait(self._stream.latest())
+        return self._wait(self._stream.latest)
 
     def plan(self, start: JsonVector, end: JsonVector) -> list[bytes]:
         """Plan a batch and return one message per task."""
-        planned = self._wait(self._stream.plan(start, end))
+        planned = self._wait(lambda: self._stream.plan(start, end))
         return _messages(planned, self._options, self._settings, self._runtime)
 
     def committed(self, end: JsonVector) -> None:
         """Take note that a batch will not be read again."""
-        self._wait(self._stream.committed(end))
+        self._wait(lambda: self._stream.committed(end))
 
     def close(self) -> None:
         """Let go of what is pinned, and close the stores."""
         with suppress(HeadraceError):  # pins end by themselves, too
-            self._wait(self._stream.end())
-        self._wait(self._open_parts.aclose())
+            self._runner.run(self._stream.end())
+        self._runner.run(self._open_parts.aclose())
         self._runner.close()
 
     async def _open(self) -> StreamScan:
         opened = _opened(self._options, self._settings, self._runtime)
         return StreamScan(await self._open_parts.enter_async_context(opened), clock=self._runtime.clock)
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+    def _wait(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return self._runner.run(patiently(ask, clock=self._runtime.clock))
 
 
 def open_stream_scan(options: ScanOptions) -> OpenStreamScan:
