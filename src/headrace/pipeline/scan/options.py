@@ -162,7 +162,7 @@ def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
     by_lower = {name.lower(): name for name in COLUMNS}
     names = [name.strip() for name in listed.split(",") if name.strip()]
     unknown = [name for name in names if name.lower() not in by_lower]
-    if unknown or not names or len(set(names)) < len(names):
+    if unknown or not names or len({name.lower() for name in names}) < len(names):
         raise Invalid(f"columns is {listed!r}: list some of {', '.join(COLUMNS)}, each once")
     chosen = tuple(by_lower[name.lower()] for name in names)
     if has_headers and HEADERS not in chosen:

@@ -68,6 +68,8 @@ def test_columns_are_chosen_in_the_order_of_the_list() -> None:
             columns_of({"columns": wrong})
     with pytest.raises(Invalid, match="does not list headers"):
         columns_of({"columns": "key", "includeHeaders": "true"})
+    with pytest.raises(Invalid, match="each once"):
+        columns_of({"columns": "key,KEY"})
 
 
 def test_limits_per_trigger_need_the_promise_that_triggers_come_again() -> None:
