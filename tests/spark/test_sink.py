@@ -302,6 +302,35 @@ def test_stream_that_fails_in_its_first_batch_begins_where_it_began(
     assert sorted(found) == [b"3", b"4", b"5"]
 
 
+def test_stream_never_goes_on_in_a_topic_that_was_created_again(
+    broker: HeadraceProcess, spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    found: list[bytes] = []
+
+    def run(**options: str) -> None:
+        given = {"dataDir": str(broker.data_dir), "subscribe": topic, "startingOffsets": "earliest", **options}
+        source = spark.readStream.format("headrace").options(**given).load().select("value")
+        writer = source.writeStream.foreachBatch(
+            lambda frame, _: found.extend(bytes(row.value) for row in frame.collect())
+        )
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    write(broker, spark.range(3).selectExpr("cast(id as string) as value", "0 as partition"), topic)
+    run()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result(LIMIT_SECONDS)
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])[topic].result(
+        LIMIT_SECONDS
+    )
+    write(broker, spark.range(10, 15).selectExpr("cast(id as string) as value", "0 as partition"), topic)
+    with pytest.raises(PySparkException, match=f"topic {topic} was deleted and created again"):
+        run()
+    assert sorted(found) == [b"0", b"1", b"2"]
+    run(failOnDataLoss="false")
+    assert sorted(found[3:]) == [b"10", b"11", b"12", b"13", b"14"]
+
+
 def dying_source(flag: str) -> type[DataSource]:
     """Return our data source, under another name, whose processes die where the file `flag` says, once."""
 
