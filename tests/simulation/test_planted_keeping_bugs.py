@@ -38,10 +38,10 @@ def never_merge_main(patch: pytest.MonkeyPatch) -> None:
 def forget_to_trim(patch: pytest.MonkeyPatch) -> None:
     """Leave the entries below log starts where they are."""
 
-    async def step(self: Trimmer, stream: Any) -> int:
-        return 0
+    async def plan(self: Trimmer, stream: Any, log_start: int, *, max_entries: int) -> list[Any]:
+        return []
 
-    patch.setattr(Trimmer, "step", step)
+    patch.setattr(Trimmer, "plan", plan)
 
 
 def never_repack(patch: pytest.MonkeyPatch) -> None:

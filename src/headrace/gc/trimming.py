@@ -2,14 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
-from headrace.errors import HeadraceError
+from headrace.errors import Corrupt, HeadraceError
 from headrace.gc.folding import Folder
 from headrace.gc.leased import CollectorLease
 from headrace.index.cache import IndexCache
 from headrace.index.rule import StalePlan
-from headrace.index.trim import finish_deletion, plan_trim, trim_entries
+from headrace.index.trim import entries_below, finish_deletion, plan_trim, trim_entries, trim_streams
+from headrace.index.values import IndexEntry
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.model.ids import StreamId
@@ -18,7 +20,7 @@ from headrace.runtime.crash_points import CrashPoint, CrashPoints, NoCrashes
 
 
 class Trimmer:
-    """Tidies one stream at a time."""
+    """Makes single steps: of one stream, or of many in one transaction, of at most so many entries in all."""
 
     def __init__(
         self,
@@ -36,20 +38,30 @@ class Trimmer:
         self.entries_per_step = entries_per_step
 
     async def trim(self, stream: StreamId) -> int:
-        """Remove the oldest entries below the log start, at most one step; return how many went."""
-        return await self.step(stream) or 0
-
-    async def step(self, stream: StreamId) -> int | None:
-        """Do the same; return `None` where another process was at it, so that nothing is known."""
+        """Remove the oldest entries of one stream below its log start, at most one step; return how many went."""
         entries = await plan_trim(self._metadata, self._keys, stream, max_entries=self.entries_per_step)
         if not entries:
             return 0
         try:
             await trim_entries(self._keys, stream, entries, now_ms=self._clock.now_ms()).apply(self._metadata)
         except StalePlan:
-            return None
+            return 0
         self._crash_points.reach(CrashPoint.TRIM_AFTER_STEP)
         return len(entries)
+
+    async def plan(self, stream: StreamId, log_start: int, *, max_entries: int) -> list[IndexEntry]:
+        """Return the oldest entries of a stream below a log start."""
+        return await entries_below(self._metadata, self._keys, stream, log_start, max_entries=max_entries)
+
+    async def step(self, planned: Mapping[StreamId, Sequence[IndexEntry]]) -> frozenset[StreamId]:
+        """Remove what was planned, in one transaction; leave out streams that another process was at.
+
+        Return those of which it went.
+        """
+        rule = trim_streams(self._keys, planned, now_ms=self._clock.now_ms())
+        trimmed = await rule.apply(self._metadata)
+        self._crash_points.reach(CrashPoint.TRIM_AFTER_STEP)
+        return trimmed
 
     async def remove(self, stream: StreamId) -> bool:
         """Go one step further in removing a deleted stream; say whether it is gone."""
@@ -60,10 +72,27 @@ class Trimmer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTrimmerLimits:
-    """How many steps one tick makes, and how many heads it reads that are not in memory yet."""
+    """How many steps one tick makes, how many streams it reads for them, and how many heads that memory lacks."""
 
     steps_per_tick: int = 50
+    looks_per_tick: int = 1_000
     heads_per_tick: int = 200
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one transaction is to remove. Of `whole` streams that is all there is, of `longer` ones a part."""
+
+    planned: dict[StreamId, list[IndexEntry]] = field(default_factory=dict)
+    whole: list[tuple[StreamId, int]] = field(default_factory=list)
+    longer: list[tuple[StreamId, int]] = field(default_factory=list)
+    look_count: int = 0
+
+    def done(self, trimmed: AbstractSet[StreamId]) -> dict[StreamId, int]:
+        """Return how far streams are trimmed now: those without entries, and those whose last ones went."""
+        return {
+            stream: log_start for stream, log_start in self.whole if stream in trimmed or stream not in self.planned
+        }
 
 
 class LogTrimmer:
@@ -94,22 +123,31 @@ class LogTrimmer:
         self._unfolded: set[StreamId] = set()
 
     async def tick(self) -> int:
-        """Make the next steps, if no other process collects, and return how many entries went."""
+        """Make the next steps, if no other process collects, and return how many entries went.
+
+        A stream that fails holds up no other; the first failure is raised in the end.
+        """
+        failures: list[HeadraceError] = []
         streams = self._streams()
-        await self._learn([stream for stream in streams if self._index.view.head(stream) is None])
+        await self._learn([stream for stream in streams if self._index.view.head(stream) is None], failures)
         moved = self._moved(streams)
         self._unfolded.update(moved)
         self._unfolded = {stream for stream in self._unfolded if self._waits_for_folding(stream)}
-        if not (moved or self._unfolded) or not await self._lease.take():
-            return 0
-        removed = await self._trim(moved)
-        if self._unfolded:
-            await self._folder.tick()
+        removed = 0
+        if (moved or self._unfolded) and await self._lease.take():
+            removed = await self._trim(moved, failures)
+            if self._unfolded:
+                await self._folder.tick()
+        if failures:
+            raise failures[0]
         return removed
 
-    async def _learn(self, unknown: Sequence[StreamId]) -> None:
+    async def _learn(self, unknown: Sequence[StreamId], failures: list[HeadraceError]) -> None:
         for stream in unknown[: self._limits.heads_per_tick]:
-            await self._index.fresh_head(stream)
+            try:
+                await self._index.fresh_head(stream)
+            except HeadraceError as error:
+                failures.append(error)
 
     def _moved(self, streams: Sequence[StreamId]) -> dict[StreamId, int]:
         """Return the streams that are to be trimmed, and to where; forget those that are gone."""
@@ -127,25 +165,51 @@ class LogTrimmer:
         head = self._index.view.head(stream)
         return head is not None and self._index.view.has_tail_below(stream, head.log_start)
 
-    async def _trim(self, moved: Mapping[StreamId, int]) -> int:
+    async def _trim(self, moved: Mapping[StreamId, int], failures: list[HeadraceError]) -> int:
         """Make steps over the streams in turns, so that none waits for ever behind a large one, or one that fails."""
         ahead = deque(moved.items())
-        failures: list[HeadraceError] = []
-        removed = 0
+        removed, looks = 0, self._limits.looks_per_tick
         for _ in range(self._limits.steps_per_tick):
-            if not ahead:
+            if not ahead or looks <= 0:
                 break
+            step = await self._gather(ahead, looks, failures)
+            looks -= step.look_count
+            trimmed = await self._remove(step.planned, failures)
+            removed += sum(len(step.planned[stream]) for stream in trimmed)
+            self._trimmed_to.update(step.done(trimmed))
+            ahead.extend(step.longer)
+        return removed
+
+    async def _gather(self, ahead: deque[tuple[StreamId, int]], looks: int, failures: list[HeadraceError]) -> _Step:
+        """Take streams from the front until their entries fill a step."""
+        step = _Step()
+        room = self._trimmer.entries_per_step
+        while ahead and room > 0 and step.look_count < looks:
             stream, log_start = ahead.popleft()
+            step.look_count += 1
             try:
-                count = await self._trimmer.step(stream)
+                entries = await self._trimmer.plan(stream, log_start, max_entries=room)
             except HeadraceError as error:
                 failures.append(error)
                 continue
-            removed += count or 0
-            if count is not None and count < self._trimmer.entries_per_step:
-                self._trimmed_to[stream] = log_start
-            else:
-                ahead.append((stream, log_start))
-        if failures:
-            raise failures[0]
-        return removed
+            is_all = len(entries) < room
+            (step.whole if is_all else step.longer).append((stream, log_start))
+            if entries:
+                step.planned[stream] = entries
+                room -= len(entries)
+        return step
+
+    async def _remove(
+        self, planned: Mapping[StreamId, Sequence[IndexEntry]], failures: list[HeadraceError]
+    ) -> frozenset[StreamId]:
+        """Make one step; where damage stops it, stream by stream, so that what is damaged holds up no other."""
+        if not planned:
+            return frozenset()
+        try:
+            return await self._trimmer.step(planned)
+        except HeadraceError as error:
+            if len(planned) == 1 or not isinstance(error, Corrupt):
+                failures.append(error)
+                return frozenset()
+        alone = [await self._remove({stream: entries}, failures) for stream, entries in planned.items()]
+        return frozenset().union(*alone)

@@ -6,7 +6,7 @@ Must stay true: entries go and their objects are counted down in one transaction
 start is touched; a stream's head goes last, after every commit record that speaks of it was folded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.index.objects import counted_down, wal_objects_of
@@ -32,24 +32,63 @@ async def plan_trim(
     if raw is None:
         return []
     head = STREAM_HEAD.decode(raw.value, raw.key)
-    below = keys.entries(stream, after_offset=0, until_offset=head.log_start, limit=max_entries)
+    return await entries_below(store, keys, stream, head.log_start, max_entries=max_entries)
+
+
+async def entries_below(
+    store: MetadataStore, keys: DomainKeys, stream: StreamId, log_start: int, *, max_entries: int
+) -> list[IndexEntry]:
+    """Return the oldest entries that lie wholly below a log start. It may be an earlier one: it never moves back."""
+    below = keys.entries(stream, after_offset=0, until_offset=log_start, limit=max_entries)
     return [INDEX_ENTRY.decode(item.value, item.key) for item in await store.range(below)]
 
 
 def trim_entries(keys: DomainKeys, stream: StreamId, entries: Sequence[IndexEntry], *, now_ms: int) -> Rule[None]:
     """Return the rule that removes entries found by `plan_trim`. Raises `StalePlan` if they have changed."""
-    entry_keys = [keys.entry(stream, entry.end_offset) for entry in entries]
-    removed = wal_objects_of([entry.extent for entry in entries])
-    read_keys = [keys.head(stream), *entry_keys, *(keys.object(object_id) for object_id in removed)]
+    rule = trim_streams(keys, {stream: entries}, now_ms=now_ms)
 
     def decide(seen: Seen) -> Decision[None]:
-        head = STREAM_HEAD.seen(seen, keys.head(stream))
-        current = [INDEX_ENTRY.seen(seen, key) for key in entry_keys]
-        if head is None or current != list(entries):
+        decision = rule.decide(seen)
+        if stream not in decision.result:
             raise StalePlan(f"entries of stream {stream} below its log start have changed")
-        assert entries[-1].end_offset <= head.log_start, f"{entries[-1]} is not below {head.log_start}"
+        return Decision(result=None, puts=decision.puts, deletes=decision.deletes)
+
+    return Rule(rule.unit, rule.reads, decide)
+
+
+def trim_streams(
+    keys: DomainKeys, planned: Mapping[StreamId, Sequence[IndexEntry]], *, now_ms: int
+) -> Rule[frozenset[StreamId]]:
+    """Return the rule that removes entries of many streams; its result are the streams of which they went.
+
+    A stream whose entries have changed is passed over: others must not wait for it. How many entries there are in all
+    bounds the transaction, so that is for the caller to limit.
+    """
+    entry_keys = {
+        stream: [keys.entry(stream, entry.end_offset) for entry in entries] for stream, entries in planned.items()
+    }
+    touched = wal_objects_of([entry.extent for entries in planned.values() for entry in entries])
+    read_keys = [
+        *map(keys.head, planned),
+        *(key for of_stream in entry_keys.values() for key in of_stream),
+        *map(keys.object, touched),
+    ]
+
+    def decide(seen: Seen) -> Decision[frozenset[StreamId]]:
+        trimmed = [stream for stream in planned if _is_as_planned(seen, stream)]
+        removed = wal_objects_of([entry.extent for stream in trimmed for entry in planned[stream]])
         puts = counted_down(keys, seen, removed, now_ms=now_ms)
-        return Decision(result=None, puts=puts, deletes=entry_keys)
+        deletes = [key for stream in trimmed for key in entry_keys[stream]]
+        return Decision(result=frozenset(trimmed), puts=puts, deletes=deletes)
+
+    def _is_as_planned(seen: Seen, stream: StreamId) -> bool:
+        head = STREAM_HEAD.seen(seen, keys.head(stream))
+        current = [INDEX_ENTRY.seen(seen, key) for key in entry_keys[stream]]
+        if head is None or current != list(planned[stream]):
+            return False
+        last = planned[stream][-1]
+        assert last.end_offset <= head.log_start, f"{last} is not below {head.log_start}"
+        return True
 
     return Rule(keys.unit, Reads(keys=read_keys), decide)
 

@@ -12,11 +12,11 @@ from headrace.gc.leased import COLLECTOR_LEASE, CollectorLease
 from headrace.gc.retaining import Retainer, RetainerLimits, RetentionMetrics
 from headrace.gc.trimming import LogTrimmer, LogTrimmerLimits, Trimmer
 from headrace.index.cache import IndexCache
-from headrace.index.objects import CollectingAges
+from headrace.index.objects import CollectingAges, wal_object_id
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.index.values import STREAM_HEAD
 from headrace.metadata.leases import take
-from headrace.metadata.port import Decision, Reads
+from headrace.metadata.port import Decision, Key, Reads
 from headrace.model.ids import StreamId
 from headrace.model.topics import Retention, Topic, TopicId, TopicRules
 from headrace.records.batch import iter_batches
@@ -25,7 +25,7 @@ from headrace.runtime.logs import open_log
 from headrace.runtime.metrics import Metrics
 from headrace.testing.batches import make_batch
 from tests.unit.gc.folded import fold_all
-from tests.unit.produce.scripted import Refuse, WriterKit
+from tests.unit.produce.scripted import WRITER, Refuse, WriterKit
 
 MINUTE_S = 60
 MINUTE_MS = 60_000
@@ -42,7 +42,10 @@ class RetainKit(WriterKit):
         self.metrics = Metrics()
         self.said = io.StringIO()
         self.retainer = self.make_retainer(self.metrics, looks=looks, entries=entries, streams=streams)
-        self.trimmer = LogTrimmer(
+        self.trimmer = self.make_trimmer(self.cache)
+
+    def make_trimmer(self, index: IndexCache) -> LogTrimmer:
+        return LogTrimmer(
             trimmer=Trimmer(keys=self.keys, metadata=self.metadata, clock=self.clock, entries_per_step=3),
             folder=Folder(
                 keys=self.keys,
@@ -51,10 +54,10 @@ class RetainKit(WriterKit):
                 crash_points=NoCrashes(),
                 limits=FoldLimits(records_per_step=5, steps_per_tick=2, lag_records=0),
             ),
-            index=self.cache,
+            index=index,
             streams=lambda: self.streams,
             lease=CollectorLease(self.metadata, lambda: self.session),
-            limits=LogTrimmerLimits(steps_per_tick=4, heads_per_tick=2),
+            limits=LogTrimmerLimits(steps_per_tick=4, looks_per_tick=10, heads_per_tick=2),
         )
 
     def make_retainer(
@@ -278,8 +281,7 @@ async def test_damaged_stream_holds_up_no_other() -> None:
     await kit.appended(broken, 1)
     await kit.appended(sound, 1)
     await fold_all(kit)
-    damage = {kit.keys.entry(broken, 1): b"\x01junk"}
-    await kit.metadata.transact([kit.keys.unit], Reads(), lambda _: Decision(result=None, puts=damage))
+    await damage(kit, kit.keys.entry(broken, 1))
     with pytest.raises(Corrupt):
         await kit.later(11)
     assert (await kit.log_start(broken), await kit.log_start(sound)) == (0, 1)
@@ -323,6 +325,72 @@ async def test_entries_go_behind_retention_and_behind_deleted_records_alike() ->
     assert await kit.trimmer.tick() == 0
 
 
+async def test_entries_of_many_streams_go_in_one_transaction_and_a_long_one_takes_several() -> None:
+    kit = RetainKit(BY_AGE)
+    await kit.start(streams=4)
+    for stream in kit.streams[:3]:
+        await kit.appended(stream, 1)
+    await kit.appended(kit.streams[3], 4)
+    await fold_all(kit)
+    await kit.later(11)
+    assert await kit.trimmer.tick() == 7
+    assert await kit.entry_count() == 0
+    assert kit.script.calls["trim_streams"] == 3, "three streams, then three entries, then the last"
+    assert await kit.trimmer.tick() == 0
+    assert kit.script.calls["trim_streams"] == 3
+
+
+async def test_tick_reads_a_bounded_number_of_streams_and_comes_to_all_of_them() -> None:
+    kit = RetainKit(BY_AGE)
+    await kit.start(streams=25)
+    for stream in kit.streams:
+        await kit.appended(stream, 1)
+    await fold_all(kit)
+    await kit.later(11)
+    reads = RangeCounter(kit)
+    removed = []
+    for _ in range(4):
+        removed.append(await kit.trimmer.tick())
+        assert reads.of_entries <= 10 * len(removed)
+    assert sum(removed) == 25
+
+
+async def damage(kit: RetainKit, key: Key) -> None:
+    junk = {key: b"\x01junk"}
+    await kit.metadata.transact([kit.keys.unit], Reads(), lambda _: Decision(result=None, puts=junk))
+
+
+async def test_damaged_head_holds_up_no_other_stream() -> None:
+    kit = RetainKit(Retention())
+    broken, sound = await kit.start(streams=2)
+    for stream in (broken, sound):
+        await kit.appended(stream, 1)
+    await fold_all(kit)
+    await advance_log_start(kit.keys, sound, 1, now_ms=0).apply(kit.metadata)
+    await fold_all(kit)
+    await damage(kit, kit.keys.head(broken))
+    later = kit.make_trimmer(IndexCache(kit.metadata, kit.keys, max_folded_entries=10))
+    with pytest.raises(Corrupt):
+        await later.tick()
+    assert await kit.metadata.range(kit.keys.entries(sound, after_offset=0, limit=10)) == []
+
+
+async def test_damaged_object_record_holds_up_no_stream_that_has_nothing_in_it() -> None:
+    kit = RetainKit(BY_AGE)
+    broken, *sound = await kit.start(streams=3)
+    await kit.appended(broken, 1)
+    await kit.clock.advance(2 * MINUTE_S)
+    await kit.writer.tick()  # the segment is sealed by its age: the others lie in another one
+    for stream in sound:
+        await kit.appended(stream, 1)
+    await fold_all(kit)
+    await kit.later(11)
+    await damage(kit, kit.keys.object(wal_object_id(WRITER, 0)))
+    with pytest.raises(Corrupt):
+        await kit.trimmer.tick()
+    assert await kit.entry_count() == 1, "only that of the damaged one is left"
+
+
 async def test_new_process_trims_what_another_left_behind() -> None:
     kit = RetainKit(Retention())
     await kit.start(streams=5)
@@ -332,14 +400,7 @@ async def test_new_process_trims_what_another_left_behind() -> None:
     for stream in kit.streams:
         await advance_log_start(kit.keys, stream, 2, now_ms=0).apply(kit.metadata)
     await fold_all(kit)
-    later = LogTrimmer(
-        trimmer=Trimmer(keys=kit.keys, metadata=kit.metadata, clock=kit.clock, entries_per_step=3),
-        folder=kit.trimmer._folder,
-        index=IndexCache(kit.metadata, kit.keys, max_folded_entries=10),
-        streams=lambda: kit.streams,
-        lease=CollectorLease(kit.metadata, lambda: kit.session),
-        limits=LogTrimmerLimits(steps_per_tick=4, heads_per_tick=2),
-    )
+    later = kit.make_trimmer(IndexCache(kit.metadata, kit.keys, max_folded_entries=10))
     for _ in range(4):
         await later.tick()
     assert await kit.entry_count() == 0

@@ -3,7 +3,7 @@ import pytest
 from headrace.errors import Invalid, Missing
 from headrace.index.rule import StalePlan
 from headrace.index.streams import advance_log_start, delete_stream
-from headrace.index.trim import expire_producers, finish_deletion, plan_trim, trim_entries
+from headrace.index.trim import expire_producers, finish_deletion, plan_trim, trim_entries, trim_streams
 from headrace.index.values import PartStatus
 from headrace.metadata.keys import prefix_range
 from headrace.model.ids import StreamId
@@ -53,6 +53,24 @@ async def test_two_trimmers_never_count_down_twice() -> None:
     await trim_entries(log.keys, stream, entries, now_ms=0).apply(log.store)
     with pytest.raises(StalePlan):
         await trim_entries(log.keys, stream, entries, now_ms=0).apply(log.store)
+
+
+async def test_many_streams_are_trimmed_in_one_step_and_a_shared_object_is_counted_down_for_all() -> None:
+    log = LogKit()
+    streams = await log.streams(3)
+    await log.writer()
+    await log.commit(*((stream, [batch()]) for stream in streams))
+    await log.fold()
+    for stream in streams:
+        await advance_log_start(log.keys, stream, 1, now_ms=0).apply(log.store)
+    planned = {stream: await plan_trim(log.store, log.keys, stream, max_entries=10) for stream in streams}
+    changed = streams[1]
+    await trim_entries(log.keys, changed, planned[changed], now_ms=0).apply(log.store)
+    trimmed = await trim_streams(log.keys, planned, now_ms=0).apply(log.store)
+    assert trimmed == {streams[0], streams[2]}, "one that has changed meanwhile holds up no other"
+    assert [await log.index(stream) for stream in streams] == [[], [], []]
+    segment = await log.object((await log.log())[0].object_id)
+    assert segment is not None and segment.entry_count == 0
 
 
 async def test_deleted_stream_goes_last_after_folding_and_trimming() -> None:
