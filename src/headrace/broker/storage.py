@@ -40,6 +40,10 @@ MAX_FOLDED_ENTRIES = 100_000
 DISK_THREADS = 8
 """Threads for local files: several appends, zeros ahead of them, and readers, all at once."""
 
+UPLOAD_SYNC_BYTES = 4 * 1024 * 1024
+"""How much of a packed object goes to the disk at once. An append's sync waits for others on the same disk: decision
+14 has the figures."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
@@ -112,6 +116,7 @@ async def opened_storage(
             rng=runtime.rng,
             crash_points=runtime.crash_points,
             drops_cache=settings.wal.page_cache_drop,
+            sync_every_bytes=UPLOAD_SYNC_BYTES,
             policy=RetryPolicy(
                 attempts=settings.objects.retry_max_attempts, max_backoff_ms=settings.objects.retry_max_delay_ms
             ),

@@ -29,7 +29,10 @@ MAX_GAP_BYTES = 16 * 1024
 """Ranges of an object that lie closer are read in one piece: other streams' bytes between them are thrown away."""
 
 MAX_OBJECTS_AT_ONCE = 8
-"""How many objects are read at the same time."""
+"""How many objects are read at the same time from a remote store, where a read is mostly waiting."""
+
+MAX_FILES_AT_ONCE = 2
+"""The same on local disk: appends and fetches need the threads that read and sync files, and the disk itself."""
 
 
 class UnreadableEntry(Corrupt):
@@ -59,6 +62,7 @@ class Copier:
         self._executor = executor
         self._clock = clock
         self._bytes_per_second = bytes_per_second
+        self._reads_at_once = MAX_OBJECTS_AT_ONCE if objects.segments is None else MAX_FILES_AT_ONCE
 
     async def copy(self, entries: Sequence[IndexEntry], upload: Upload) -> None:
         """Write the entries' batches back to back. Raises `UnreadableEntry` at the first that cannot be copied."""
@@ -72,7 +76,7 @@ class Copier:
     async def _read(self, window: Sequence[IndexEntry]) -> list[Buffer]:
         """Return the bytes of each entry, in order."""
         found: list[Buffer] = [b""] * len(window)
-        slots = asyncio.Semaphore(MAX_OBJECTS_AT_ONCE)
+        slots = asyncio.Semaphore(self._reads_at_once)
 
         async def read(object_id: ObjectId, pieces: Sequence[_Piece]) -> None:
             async with slots:

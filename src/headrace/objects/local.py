@@ -24,8 +24,8 @@ from headrace.objects.walk import Level, walk
 from headrace.runtime.crash_points import CrashPoints, NoCrashes
 from headrace.runtime.executor import Executor
 
-DROP_EVERY_BYTES = 32 * 1024 * 1024
-"""How much of an upload goes to the disk at once where pages are dropped behind it."""
+SYNC_EVERY_BYTES = 32 * 1024 * 1024
+"""How much of an upload goes to the disk at once, where whoever opens the store does not say."""
 
 
 class LocalObjects:
@@ -39,16 +39,19 @@ class LocalObjects:
         crash_points: CrashPoints | None = None,
         disk: Disk | None = None,
         drops_cache: bool = False,
+        sync_every_bytes: int = SYNC_EVERY_BYTES,
     ) -> None:
         """Open the store and remove what dead processes left half-written. Blocks for some milliseconds.
 
-        With `drops_cache`, what was appended to segments or uploaded is not kept in the kernel's page cache.
+        With `drops_cache`, what was appended to segments or uploaded is not kept in the kernel's page cache. An
+        upload is synced every `sync_every_bytes`: appends beside it wait for what the kernel writes back at once.
         """
         self._root = root.absolute()
         self._executor = executor
         self._publisher = Publisher(self._root, disk=disk or Disk(), crash_points=crash_points or NoCrashes())
         self._segments = LocalSegments(self._publisher, executor, drops_cache=drops_cache)
         self._drops_cache = drops_cache
+        self._sync_every_bytes = sync_every_bytes
 
     @property
     def segments(self) -> LocalSegments:
@@ -83,6 +86,7 @@ class LocalObjects:
             self._executor,
             exclusive=if_absent,
             drops_cache=self._drops_cache,
+            sync_every_bytes=self._sync_every_bytes,
         )
         return await run_or_undo(self._executor, begin, LocalUpload.discard)
 
@@ -106,11 +110,13 @@ class LocalUpload:
         *,
         exclusive: bool = False,
         drops_cache: bool = False,
+        sync_every_bytes: int = SYNC_EVERY_BYTES,
     ) -> None:
         publisher.trust.require()
         self._exclusive = exclusive
         self._drops_cache = drops_cache
-        self._dropped_bytes = 0
+        self._sync_every_bytes = sync_every_bytes
+        self._synced_bytes = 0
         self._key = key
         self._publisher = publisher
         self._executor = executor
@@ -140,19 +146,24 @@ class LocalUpload:
                 self._publisher.discard(self._temporary)
                 raise refusal(error, self._key) from error
             self._size_bytes += memoryview(data).nbytes
-            if self._drops_cache and self._size_bytes - self._dropped_bytes >= DROP_EVERY_BYTES:
-                self._drop_behind()
+            if self._size_bytes - self._synced_bytes >= self._sync_every_bytes:
+                self._sync_behind()
 
-    def _drop_behind(self) -> None:
-        """Bring to the disk what is not there yet, which has to happen anyway, and give its pages back."""
+    def _sync_behind(self) -> None:
+        """Bring to the disk what is not there yet, which has to happen anyway."""
         try:
             with self._publisher.refusing(self._key, self._temporary):
                 self._publisher.disk.sync_data(self._fd)
         except HeadraceError:
             self._end()
             raise
-        self._publisher.disk.drop_cached(self._fd, self._dropped_bytes, self._size_bytes)
-        self._dropped_bytes = self._size_bytes
+        self._drop_synced()
+
+    def _drop_synced(self) -> None:
+        """Take note of what is on the disk, and give its pages back if that is asked for."""
+        if self._drops_cache:
+            self._publisher.disk.drop_cached(self._fd, self._synced_bytes, self._size_bytes)
+        self._synced_bytes = self._size_bytes
 
     def _complete(self) -> None:
         with self._lock:
@@ -161,8 +172,7 @@ class LocalUpload:
             try:
                 with self._publisher.refusing(self._key, self._temporary):
                     self._publisher.disk.sync(self._fd)
-                if self._drops_cache:
-                    self._publisher.disk.drop_cached(self._fd, self._dropped_bytes, self._size_bytes)
+                self._drop_synced()
             finally:
                 self._end()
             self._publisher.publish(self._key, self._temporary, self._final, exclusive=self._exclusive)

@@ -21,7 +21,7 @@ import obstore.store
 from obstore.exceptions import BaseError
 
 from headrace.errors import Invalid
-from headrace.objects.local import LocalObjects
+from headrace.objects.local import SYNC_EVERY_BYTES, LocalObjects
 from headrace.objects.memory import MemoryObjects
 from headrace.objects.port import ObjectStore
 from headrace.objects.remote import RemoteObjects
@@ -51,16 +51,21 @@ def open_objects(
     crash_points: CrashPoints | None = None,
     policy: RetryPolicy | None = None,
     drops_cache: bool = False,
+    sync_every_bytes: int = SYNC_EVERY_BYTES,
 ) -> ObjectStore:
     """Return the store that `url` names. Remote ones repeat failed calls by `policy`. Raises `Invalid`.
 
-    `drops_cache` is for local disk: see `LocalObjects`.
+    `drops_cache` and `sync_every_bytes` are for local disk: see `LocalObjects`.
     """
     is_url = "://" in url or url.startswith(("file:", "memory:"))
     parts = urlsplit(url) if is_url else SplitResult("", "", url, "", "")
     if parts.scheme in ("", "file"):
         return LocalObjects(
-            _local_path(parts, url), executor=executor, crash_points=crash_points, drops_cache=drops_cache
+            _local_path(parts, url),
+            executor=executor,
+            crash_points=crash_points,
+            drops_cache=drops_cache,
+            sync_every_bytes=sync_every_bytes,
         )
     if parts.scheme == "memory":
         return MemoryObjects(clock)

@@ -1,5 +1,8 @@
 """Copies are byte for byte, in order, checked, and at a bounded pace."""
 
+import asyncio
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -9,6 +12,7 @@ from headrace.gc.copying import Copier, UnreadableEntry
 from headrace.index.objects import wal_object_key
 from headrace.model.extents import WalExtent
 from headrace.model.ids import ObjectKey
+from headrace.objects.port import Buffer, ByteRange, ObjectStore
 from headrace.runtime.executor import InlineExecutor
 from tests.unit.gc.repack_kit import AtOnce, RepackKit
 
@@ -87,3 +91,43 @@ async def test_batches_that_do_not_cover_the_entry_are_damage() -> None:
     upload = await kit.kit.objects.upload(TARGET)
     with pytest.raises(UnreadableEntry, match="the index says 2"):
         await copier_of(kit, AtOnce(kit.kit)).copy([wrong], upload)
+
+
+@pytest.mark.parametrize(("is_remote", "most"), [(False, 2), (True, 8)])
+async def test_a_copy_leaves_threads_and_disk_to_appends_and_waits_for_a_remote_store_abreast(
+    is_remote: bool, most: int
+) -> None:
+    kit = RepackKit(is_remote=is_remote)
+    await kit.start()
+    stream = kit.kit.streams[1]
+    for _ in range(20):
+        await kit.append_round(1)
+        await kit.kit.clock.advance(100)
+        await kit.kit.writer.tick()  # a segment is sealed by its age
+    await kit.fold()
+    reads = Abreast(kit.kit.objects)
+    upload = await kit.kit.objects.upload(TARGET)
+    await copier_of(kit, AtOnce(kit.kit)).copy(await kit.entries(stream), upload)
+    assert len(reads.keys) == 20, "every entry lies in an object of its own"
+    assert reads.most == most
+
+
+class Abreast:
+    """Sees how many objects are read at the same time from here on."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self.keys: set[ObjectKey] = set()
+        self.most = self._now = 0
+        real = objects.get_ranges
+
+        async def get_ranges(key: ObjectKey, ranges: Sequence[ByteRange]) -> Sequence[Buffer]:
+            self.keys.add(key)
+            self._now += 1
+            self.most = max(self.most, self._now)
+            await asyncio.sleep(0)
+            try:
+                return await real(key, ranges)
+            finally:
+                self._now -= 1
+
+        objects.get_ranges = get_ranges  # type: ignore[method-assign, assignment]

@@ -12,7 +12,6 @@ import pytest
 
 from headrace.errors import Missing, Retryable
 from headrace.model.ids import ObjectKey
-from headrace.objects import local
 from headrace.objects.disk import Disk
 from headrace.objects.local import LocalObjects
 from headrace.objects.port import object_key
@@ -163,10 +162,12 @@ async def test_a_cancelled_begin_of_an_upload_leaves_no_file(tmp_path: Path) -> 
     executor.close()
 
 
-async def test_an_upload_that_drops_its_pages_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "DROP_EVERY_BYTES", 10_000)
+@pytest.mark.parametrize("drops_cache", [False, True])
+async def test_an_upload_goes_to_the_disk_piece_by_piece_and_is_whole(tmp_path: Path, drops_cache: bool) -> None:
     disk = FaultyDisk()
-    store = LocalObjects(tmp_path, executor=InlineExecutor(), disk=disk, drops_cache=True)
+    store = LocalObjects(
+        tmp_path, executor=InlineExecutor(), disk=disk, drops_cache=drops_cache, sync_every_bytes=10_000
+    )
     upload = await store.upload(object_key("tables/one"), if_absent=True)
     for number in range(10):
         await upload.write(b"%04d" % number * 1000)
@@ -176,12 +177,9 @@ async def test_an_upload_that_drops_its_pages_is_whole(tmp_path: Path, monkeypat
     await store.close()
 
 
-async def test_an_upload_whose_pages_do_not_reach_the_disk_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "DROP_EVERY_BYTES", 10_000)
+async def test_an_upload_whose_pages_do_not_reach_the_disk_leaves_nothing(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    store = LocalObjects(tmp_path, executor=InlineExecutor(), disk=disk, drops_cache=True)
+    store = LocalObjects(tmp_path, executor=InlineExecutor(), disk=disk, sync_every_bytes=10_000)
     open_before = open_files(tmp_path)
     upload = await store.upload(object_key("tables/one"))
     disk.fail("sync_data", errno.ENOSPC)
