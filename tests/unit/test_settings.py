@@ -99,6 +99,19 @@ def test_a_wildcard_address_needs_one_that_clients_can_reach() -> None:
     assert str(settings.network.advertised_listeners) == "broker.example:9092"
 
 
+@pytest.mark.parametrize("key", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
+def test_default_retention_that_would_delete_everything_at_once_is_refused(key: str) -> None:
+    with pytest.raises(Invalid, match=f"{key} is 0, .* set -1"):
+        load_settings(pairs=[f"{key}=0"])
+    assert load_settings(pairs=[f"{key}=-1"]).tree.retention.default_ms == -1
+
+
+def test_retention_in_ms_wins_over_minutes_and_those_over_hours() -> None:
+    pairs = ["log.retention.hours=0", "log.retention.minutes=2"]
+    assert load_settings(pairs=pairs).tree.retention.default_ms == 120_000, "what does not count is not looked at"
+    assert load_settings(pairs=[*pairs, "log.retention.ms=1"]).tree.retention.default_ms == 1
+
+
 @pytest.mark.parametrize(
     "pairs", [["wal.frame.max.bytes=2097152", "wal.segment.max.bytes=1048576"], ["socket.request.max.bytes=1024"]]
 )

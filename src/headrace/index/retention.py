@@ -1,7 +1,8 @@
 """Which of a stream's oldest entries go by age and by size: the rule alone, as Kafka has it.
 
 - By age: the oldest entry goes while its newest record is older than the topic allows. One whose time lies in the
-  future stays, and so does everything behind it; one without timestamps counts by when it was appended.
+  future stays, and so does everything behind it; one without timestamps, or with none since 1970, counts by when it
+  was appended.
 - By size: the oldest entry goes while what would be left is still as large as the topic allows.
 
 Must stay true: entries go whole and in order, from the log start on; the first that stays ends it; nothing at or
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.index.values import IndexEntry, StreamHead
-from headrace.model.batches import NO_TIMESTAMP_MS
 from headrace.model.extents import WalExtent
 from headrace.model.topics import Retention
 
@@ -90,7 +90,8 @@ def decide_retention(
 
 
 def _outlook(entry: IndexEntry, retention: Retention) -> Outlook:
-    newest_ms = entry.append_time_ms if entry.max_timestamp_ms == NO_TIMESTAMP_MS else entry.max_timestamp_ms
+    # Also for times before 1970: by them a record would be gone before anybody has read it.
+    newest_ms = entry.append_time_ms if entry.max_timestamp_ms < 0 else entry.max_timestamp_ms
     return Outlook(
         end_offset=entry.end_offset,
         due_at_ms=None if retention.max_age_ms is None else newest_ms + retention.max_age_ms + 1,

@@ -102,6 +102,12 @@ def _check_together(settings: Settings) -> None:
             f"group.consumer.heartbeat.interval.ms is {groups.consumer_heartbeat_interval_ms}, not less than"
             f" group.consumer.session.timeout.ms, {groups.consumer_session_timeout_ms}: members would be counted out"
         )
+    if settings.retention.default_ms == 0:
+        # As in Kafka, a topic may have this of its own; as the default it is mostly a slip that costs every record.
+        raise Invalid(
+            f"{settings.retention.default_key} is 0, so every topic would lose its records at once: set -1 to keep"
+            " them without end, or retention.ms=0 for the topics that are meant"
+        )
     for small, small_bytes, large, large_bytes in (
         ("wal.frame.max.bytes", wal.frame_max_bytes, "wal.segment.max.bytes", wal.segment_max_bytes),
         ("wal.frame.max.bytes", wal.frame_max_bytes, "wal.buffer.max.bytes", wal.buffer_max_bytes),

@@ -301,6 +301,13 @@ class RetentionSettings:
     ]
 
     @property
+    def default_key(self) -> str:
+        """Return which of the three settings counts."""
+        if self.ms != UNSET:
+            return "log.retention.ms"
+        return "log.retention.hours" if self.minutes == UNSET else "log.retention.minutes"
+
+    @property
     def default_ms(self) -> int:
         """Return how long records are kept, from whichever of the three settings counts; -1 is without end."""
         if self.ms != UNSET:

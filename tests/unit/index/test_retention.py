@@ -64,8 +64,9 @@ def test_without_limits_nothing_goes() -> None:
     assert not verdict.outlook.is_due(head_of(1000), 10**15)
 
 
-def test_entry_without_timestamps_counts_by_its_append_time() -> None:
-    entries = [entry(0, at_ms=NO_TIMESTAMP_MS, append_time_ms=NOW_MS - append_age_ms) for append_age_ms in (99,)]
+@pytest.mark.parametrize("at_ms", [NO_TIMESTAMP_MS, -5, -(10**12)])
+def test_entry_without_timestamps_since_1970_counts_by_its_append_time(at_ms: int) -> None:
+    entries = [entry(0, at_ms=at_ms, append_time_ms=NOW_MS - append_age_ms) for append_age_ms in (99,)]
     young = decide_retention(head_of(1), entries, Retention(max_age_ms=99), now_ms=NOW_MS)
     old = decide_retention(head_of(1), entries, Retention(max_age_ms=98), now_ms=NOW_MS)
     assert (young.log_start, old.log_start) == (0, 10)
