@@ -27,8 +27,8 @@ from headrace.topics.removing import RemoverLimits, TopicRemover
 
 FOLD_STEPS_PER_TICK = 16
 ENTRIES_PER_TRIM = 300
-TRIMS_PER_TOPIC = 20
 DELETED_TOPICS_PER_TICK = 20
+REMOVALS_PER_TICK = 400
 STREAMS_PER_EXPIRY = 50
 PRODUCERS_PER_STEP = 200
 SINKS_PER_STEP = 200
@@ -100,9 +100,10 @@ class _Making:
             entries_per_step=ENTRIES_PER_TRIM,
             crash_points=self._runtime.crash_points,
         )
+        quick_folder = self._folder(lag_records=0)
         log_trimmer = LogTrimmer(
             trimmer=trimmer,
-            folder=self._folder(lag_records=0),
+            folder=quick_folder,
             index=self._node.index,
             streams=self._streams,
             lease=CollectorLease(metadata, self._session),
@@ -112,7 +113,8 @@ class _Making:
             store=metadata,
             keys=keys,
             remove=trimmer.remove,
-            limits=RemoverLimits(topics_per_tick=DELETED_TOPICS_PER_TICK, steps_per_topic=TRIMS_PER_TOPIC),
+            fold=quick_folder.tick,
+            limits=RemoverLimits(topics_per_tick=DELETED_TOPICS_PER_TICK, steps_per_tick=REMOVALS_PER_TICK),
         )
         folder = self._folder(lag_records=self._settings.index.fold_lag_records)
         repacker = make_repacker(self._settings, self._runtime, self._storage, self._node, self._session)

@@ -12,31 +12,41 @@ from dataclasses import dataclass
 from headrace.errors import HeadraceError
 from headrace.index.values import DOMAIN_STATE
 from headrace.metadata.keys import DELETED_TOPICS, DomainKeys, prefix_range
-from headrace.metadata.port import Key, MetadataStore, Versioned
+from headrace.metadata.port import Key, MetadataStore
 from headrace.model.ids import StreamId
 from headrace.model.topics import TopicId
 from headrace.topics.changing import forget_streams
-from headrace.topics.records import DELETED_TOPIC
+from headrace.topics.records import DELETED_TOPIC, DeletedTopic
 
 RemoveStep = Callable[[StreamId], Awaitable[bool]]
 """Goes one step further in removing a deleted stream, and says whether it is gone; one that is gone stays so."""
 
+Fold = Callable[[], Awaitable[object]]
+"""Folds the newest commit records, too, which are otherwise left for later."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoverLimits:
-    """How many deleted topics one tick looks at, and how many steps it makes for each."""
+    """How many deleted topics one tick looks at, and how many steps it makes, the same number for each of them."""
 
     topics_per_tick: int
-    steps_per_topic: int
+    steps_per_tick: int
 
 
 class TopicRemover:
-    """Walks the records of deleted topics, a page per tick, round and round."""
+    """Walks the records of deleted topics, a page per tick, round and round.
 
-    def __init__(self, *, store: MetadataStore, keys: DomainKeys, remove: RemoveStep, limits: RemoverLimits) -> None:
+    A stream can go when all commit records that speak of it are folded. Where the log is quiet, that is hurried
+    along: otherwise the last records before the deletion would keep their objects until others are produced.
+    """
+
+    def __init__(
+        self, *, store: MetadataStore, keys: DomainKeys, remove: RemoveStep, fold: Fold, limits: RemoverLimits
+    ) -> None:
         self._store = store
         self._keys = keys
         self._remove = remove
+        self._fold = fold
         self._limits = limits
         self._after: Key | None = None
         self._round = 0
@@ -49,11 +59,20 @@ class TopicRemover:
         limit = self._limits.topics_per_tick
         found = await self._store.range(prefix_range(DELETED_TOPICS, limit=limit, after=self._after))
         folded_to = await self._folded_to() if found else 0
+        steps = max(1, self._limits.steps_per_tick // max(1, len(found)))
         removed = 0
+        has_unfolded = False
         failures: list[HeadraceError] = []
         for item in found:
             try:
-                removed += await self._go_on(item, folded_to)
+                topic = DELETED_TOPIC.decode(item.value, item.key)
+                has_unfolded |= topic.seq >= folded_to
+                removed += await self._go_on(item.key, topic, steps, folded_to)
+            except HeadraceError as error:
+                failures.append(error)
+        if has_unfolded:
+            try:
+                await self._fold()
             except HeadraceError as error:
                 failures.append(error)
         self._after = found[-1].key if len(found) == limit else None
@@ -62,16 +81,14 @@ class TopicRemover:
             raise failures[0]
         return removed
 
-    async def _go_on(self, item: Versioned, folded_to: int) -> int:
+    async def _go_on(self, key: Key, topic: DeletedTopic, steps: int, folded_to: int) -> int:
         """Make the steps of one topic, strike off what went, and return how much that is."""
-        topic = DELETED_TOPIC.decode(item.value, item.key)
-        steps = self._limits.steps_per_topic
         if topic.seq >= folded_to:
             # Before its last record is folded a stream cannot go, only shrink: one step for each is enough.
             steps = min(steps, len(topic.streams))
         gone, failure = await self._make_steps(topic.streams, steps)
         if gone:
-            topic_id = TopicId(bytes.fromhex(item.key.removeprefix(DELETED_TOPICS)))
+            topic_id = TopicId(bytes.fromhex(key.removeprefix(DELETED_TOPICS)))
             await forget_streams(topic_id, gone).apply(self._store)
         if failure is not None:
             raise failure
@@ -82,7 +99,7 @@ class TopicRemover:
     ) -> tuple[frozenset[StreamId], HeadraceError | None]:
         """Go through the streams in turns; each round begins further on, so none waits for ever behind others."""
         ahead = deque(streams)
-        ahead.rotate(-self._round * self._limits.steps_per_topic)
+        ahead.rotate(-self._round * steps)
         gone: set[StreamId] = set()
         for _ in range(steps):
             if not ahead:

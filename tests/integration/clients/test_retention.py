@@ -131,3 +131,14 @@ def test_disk_is_given_back_behind_retention_and_behind_deleted_records(tmp_path
         eventually("the disk is free", lambda: wal_bytes(tmp_path) == 0, limit_seconds=120)
         assert low_watermark(pair[0].bootstrap, "expires") == 50
         assert send(pair, "deleted", 1, age_ms=0) == [50]
+
+
+def test_disk_is_given_back_behind_a_deleted_topic_although_the_log_is_quiet(tmp_path: Path) -> None:
+    with running_pair(tmp_path, QUICK) as pair:
+        create_topic(pair[0].bootstrap, "dropped", retention_ms="-1")
+        send(pair, "dropped", 50, age_ms=0, size=20_000)
+        assert wal_bytes(tmp_path) > 1_000_000
+        client = AdminClient(quiet({"bootstrap.servers": pair[1].bootstrap}))
+        for done in client.delete_topics(["dropped"]).values():
+            done.result(CALL_LIMIT_SECONDS)
+        eventually("the disk is free", lambda: wal_bytes(tmp_path) == 0, limit_seconds=120)

@@ -9,7 +9,7 @@ from headrace.errors import Retryable
 from headrace.gc.trimming import Trimmer
 from headrace.index.fold import fold_records, plan_fold
 from headrace.model.ids import StreamId
-from headrace.topics.removing import RemoverLimits, RemoveStep, TopicRemover
+from headrace.topics.removing import Fold, RemoverLimits, RemoveStep, TopicRemover
 from tests.unit.topics.registry_kit import RegistryKit
 
 
@@ -29,9 +29,15 @@ class Steps:
         return self.made[stream] >= self.needed
 
 
-def remover(kit: RegistryKit, remove: RemoveStep, *, topics: int = 10, steps: int = 100) -> TopicRemover:
-    limits = RemoverLimits(topics_per_tick=topics, steps_per_topic=steps)
-    return TopicRemover(store=kit.store, keys=kit.keys, remove=remove, limits=limits)
+async def no_hurry() -> None:
+    """Leave folding to whoever folds anyway."""
+
+
+def remover(
+    kit: RegistryKit, remove: RemoveStep, *, topics: int = 10, steps: int = 100, fold: Fold = no_hurry
+) -> TopicRemover:
+    limits = RemoverLimits(topics_per_tick=topics, steps_per_tick=steps)
+    return TopicRemover(store=kit.store, keys=kit.keys, remove=remove, fold=fold, limits=limits)
 
 
 async def deleted_topics(kit: RegistryKit, *names: str, partitions: int) -> list[tuple[StreamId, ...]]:
@@ -101,6 +107,32 @@ async def test_streams_whose_end_is_not_folded_get_one_step_each_per_tick() -> N
     await fold(kit)
     await keeper.tick()
     assert steps.made.total() == 52
+
+
+async def test_steps_of_a_tick_are_shared_by_the_topics() -> None:
+    kit = RegistryKit()
+    first, second = await deleted_topics(kit, "a", "b", partitions=20)
+    await fold(kit)
+    steps = Steps(needed=1000)
+    await remover(kit, steps.remove, steps=12).tick()
+    assert [sum(steps.made[stream] for stream in streams) for streams in (first, second)] == [6, 6]
+
+
+async def test_topic_goes_although_nothing_is_produced_any_more() -> None:
+    kit = RegistryKit()
+    await deleted_topics(kit, "a", partitions=3)
+    hurried = 0
+
+    async def hurry() -> None:
+        nonlocal hurried
+        hurried += 1
+        await fold(kit)
+
+    trimmer = Trimmer(keys=kit.keys, metadata=kit.store, clock=kit.clock, entries_per_step=10)
+    keeper = remover(kit, trimmer.remove, fold=hurry)
+    assert [await keeper.tick() for _ in range(3)] == [0, 3, 0]
+    assert hurried == 1, "once that is folded there is no hurry"
+    assert await kit.deleted() == []
 
 
 async def test_all_deleted_topics_come_in_turn() -> None:

@@ -19,7 +19,7 @@ from headrace.topics.configs import TopicDefaults
 from headrace.topics.directory import TopicDirectory
 from headrace.topics.removing import RemoverLimits, TopicRemover
 
-REMOVER_LIMITS = RemoverLimits(topics_per_tick=10, steps_per_topic=8)
+REMOVER_LIMITS = RemoverLimits(topics_per_tick=10, steps_per_tick=8)
 
 
 class TableBroker(Node):
@@ -61,7 +61,9 @@ class TableBroker(Node):
     def _start_keepers(self, keeper: SessionKeeper, writer: LogWriter) -> None:
         super()._start_keepers(keeper, writer)
         trimmer = Trimmer(keys=self.keys, metadata=self.metadata, clock=self.clock, entries_per_step=3)
-        remover = TopicRemover(store=self.metadata, keys=self.keys, remove=trimmer.remove, limits=REMOVER_LIMITS)
+        remover = TopicRemover(
+            store=self.metadata, keys=self.keys, remove=trimmer.remove, fold=_no_hurry, limits=REMOVER_LIMITS
+        )
         files = TableFileCollector(
             keys=self.keys,
             metadata=self.metadata,
@@ -96,3 +98,7 @@ class TableBroker(Node):
     async def delete_topic(self, topic_id: TopicId) -> None:
         """Delete a topic, as DeleteTopics does."""
         await self._admin.delete(topic_id)
+
+
+async def _no_hurry() -> None:
+    """The log of a history is never quiet: what is not folded now will be."""
