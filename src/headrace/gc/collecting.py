@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.errors import HeadraceError, Missing
+from headrace.errors import Corrupt, HeadraceError, Missing
 from headrace.gc.removed import Removed, Waiting, Why
 from headrace.index.objects import CollectingAges, condemn_object, forget_object, is_due, seal_object
 from headrace.index.pins import read_pin_floor
@@ -75,12 +75,13 @@ class Collector:
     async def tick(self) -> list[Removed]:
         """Look at the next page of objects, then let go of writers that are dead; return what was deleted.
 
-        An object that fails now holds up no other; the first failure is raised in the end.
+        An object that fails now, or a record that is damaged, holds up no other; the first failure is raised in the
+        end.
         """
-        is_alive = await self._writers()
-        page, pinned = await self._next_page()
-        condemned: dict[ObjectId, ObjectRecord] = {}
         failures: list[HeadraceError] = []
+        is_alive = await self._writers(failures)
+        page, pinned = await self._next_page(failures)
+        condemned: dict[ObjectId, ObjectRecord] = {}
         for object_id, record in page.items():
             try:
                 if object_id not in pinned and await self._is_condemned(object_id, record, is_alive):
@@ -99,7 +100,10 @@ class Collector:
     async def survey(self) -> list[Removed]:
         """Return what of the next page would be deleted now, and touch nothing."""
         now_ms, ages = self._clock.now_ms(), self._limits.ages
-        page, pinned = await self._next_page()
+        failures: list[HeadraceError] = []
+        page, pinned = await self._next_page(failures)
+        if failures:
+            raise failures[0]
         return [
             _removed(record)
             for object_id, record in page.items()
@@ -107,7 +111,9 @@ class Collector:
             and (record.state is ObjectState.CONDEMNED or is_due(record, now_ms=now_ms, ages=ages))
         ]
 
-    async def _next_page(self) -> tuple[dict[ObjectId, ObjectRecord], frozenset[ObjectId]]:
+    async def _next_page(
+        self, failures: list[HeadraceError]
+    ) -> tuple[dict[ObjectId, ObjectRecord], frozenset[ObjectId]]:
         """Return the next records, and which of them lost their last name while a read was pinned that still is.
 
         Pins are read after the records: one that is put in between comes too late to find what is unnamed here.
@@ -118,7 +124,12 @@ class Collector:
         page: dict[ObjectId, ObjectRecord] = {}
         unnamed: dict[ObjectId, int] = {}
         for item in found:
-            object_id, record = ObjectId(item.key.removeprefix(prefix)), OBJECT_RECORD.decode(item.value, item.key)
+            try:
+                record = OBJECT_RECORD.decode(item.value, item.key)
+            except Corrupt as error:
+                failures.append(error)  # what it says of its object is not known, so nothing of it goes
+                continue
+            object_id = ObjectId(item.key.removeprefix(prefix))
             page[object_id] = record
             if record.state is ObjectState.SEALED and record.entry_count == 0:
                 unnamed[object_id] = item.version
@@ -192,19 +203,25 @@ class Collector:
         if self.is_round_over:
             self.waiting, self._seen = self._seen, Waiting()
 
-    async def _writers(self) -> dict[WriterId, bool]:
-        """Return which writers of the next page are alive. Sessions are read last: who registers has one already."""
+    async def _writers(self, failures: list[HeadraceError]) -> dict[WriterId, bool]:
+        """Return which writers of the next page are alive. Sessions are read last: who registers has one already.
+
+        One whose record is damaged is left out, and so counts as alive.
+        """
         limit = self._limits.writers_per_tick
         page = prefix_range(self._keys.writers_prefix, limit=limit, after=self._after_writer)
         found = await self._metadata.range(page)
         self._after_writer = found[-1].key if len(found) == limit else None
         living = {session.id for session in await self._metadata.sessions()}
-        return {
-            WriterId(item.key.removeprefix(self._keys.writers_prefix)): (
-                WRITER_STATE.decode(item.value, item.key).session in living
-            )
-            for item in found
-        }
+        is_alive: dict[WriterId, bool] = {}
+        for item in found:
+            try:
+                state = WRITER_STATE.decode(item.value, item.key)
+            except Corrupt as error:
+                failures.append(error)
+                continue
+            is_alive[WriterId(item.key.removeprefix(self._keys.writers_prefix))] = state.session in living
+        return is_alive
 
     async def _has_living_writer(self, record: ObjectRecord, is_alive: Mapping[WriterId, bool]) -> bool:
         """A writer that is not among those read was retired, or registered since, or lies beyond the page."""

@@ -6,6 +6,7 @@ sinks are forgotten by is in `index/sinks.py`.
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from headrace.errors import HeadraceError
 from headrace.index.sinks import expire_sinks, expire_writes
 from headrace.index.trim import expire_producers
 from headrace.index.values import SINK_WRITE, SinkWrite
@@ -43,14 +44,25 @@ class ProducerExpirer:
         self._after: Key | None = None
 
     async def tick(self) -> int:
-        """Look at the next streams, or at the rest of a large one; return how many producers were forgotten."""
+        """Look at the next streams, or at the rest of a large one; return how many producers were forgotten.
+
+        A stream that fails holds up no other; the first failure is raised in the end.
+        """
         forgotten = 0
+        failures: list[HeadraceError] = []
         for _ in range(self._streams_per_tick):
             if not self._ahead:
                 self._ahead = sorted(self._streams(), reverse=True)
                 if not self._ahead:
                     break
-            forgotten += await self._step(self._ahead[-1])
+            try:
+                forgotten += await self._step(self._ahead[-1])
+            except HeadraceError as error:
+                failures.append(error)
+                self._ahead.pop()
+                self._after = None
+        if failures:
+            raise failures[0]
         return forgotten
 
     async def _step(self, stream: StreamId) -> int:

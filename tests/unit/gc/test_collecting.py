@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headrace.errors import Retryable
+from headrace.errors import Corrupt, Retryable
 from headrace.gc.collecting import Collector, CollectorLimits
 from headrace.index.objects import (
     CollectingAges,
@@ -20,6 +20,7 @@ from headrace.index.trim import plan_trim, trim_entries
 from headrace.index.values import OBJECT_RECORD, ObjectRecord, ObjectState, PinRecord
 from headrace.index.writers import register_writer
 from headrace.metadata.keys import prefix_range
+from headrace.metadata.port import Decision, Reads
 from headrace.model.ids import ObjectId, ObjectKey, PinId, StreamId, WriterId
 from headrace.objects.memory import PREPARED_BYTES
 from headrace.runtime.crash_points import CrashPoint, NoCrashes
@@ -219,6 +220,21 @@ async def test_staged_object_without_bytes_goes_too() -> None:
     await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
     await collector_of(kit).tick()
     assert await records(kit) == {}
+
+
+@pytest.mark.parametrize("what", ["object", "writer"])
+async def test_damaged_record_holds_up_no_other_object(what: str) -> None:
+    kit = WriterKit()
+    await kit.start()
+    keys = await stage(kit, 2)
+    damaged = kit.keys.writer(WRITER) if what == "writer" else kit.keys.object(wal_object_id(OTHER, 0))
+    puts = {damaged: b"\x01junk"}
+    await kit.metadata.transact([kit.keys.unit], Reads(), lambda _: Decision(result=None, puts=puts))
+    await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
+    with pytest.raises(Corrupt, match=damaged):
+        await collector_of(kit).tick()
+    left = [key for key in await stored(kit) if key in keys]
+    assert left == (keys[:1] if what == "object" else []), "what is damaged stays, and nothing else"
 
 
 async def test_sealed_object_goes_when_its_last_entry_went_and_its_grace_is_over() -> None:

@@ -1,9 +1,13 @@
 """Silent producers are forgotten, a few streams per tick, and those that still send are kept."""
 
+import pytest
+
+from headrace.errors import Corrupt
 from headrace.gc.expiring import ProducerExpirer, SinkExpirer, SinkMetrics
 from headrace.index.sinks import SinkCommit, begin_write, commit_batch
 from headrace.metadata.keys import prefix_range
-from headrace.model.ids import StreamId, WriterId
+from headrace.metadata.port import Decision, Reads
+from headrace.model.ids import ProducerId, StreamId, WriterId
 from headrace.runtime.metrics import Metrics
 from headrace.testing.clock import ManualClock
 from tests.log_kit import EXPIRATION_MS, LogKit, batch
@@ -40,6 +44,21 @@ async def test_round_after_round_every_stream_loses_its_silent_producers_only() 
     forgotten = [await keeper.tick() for _ in range(6)]
     assert sum(forgotten) == 14 and max(forgotten) <= 4, "bounded work per tick"
     assert [await producers_of(log, stream) for stream in streams] == [0, 1, 0]
+
+
+async def test_damaged_producer_holds_up_no_other_stream() -> None:
+    log = LogKit()
+    streams = await log.streams(2)
+    await log.writer()
+    for stream in streams:
+        await log.commit((stream, [batch(producer=1, sequence=0)]))
+    puts = {log.keys.producer(streams[0], ProducerId(1)): b"\x01junk"}
+    await log.store.transact([log.keys.unit], Reads(), lambda _: Decision(result=None, puts=puts))
+    log.now_ms += EXPIRATION_MS
+    keeper = expirer(log, streams, streams_per_tick=2, producers_per_step=2)
+    with pytest.raises(Corrupt):
+        await keeper.tick()
+    assert [await producers_of(log, stream) for stream in streams] == [1, 0]
 
 
 async def test_nothing_happens_where_there_are_no_streams() -> None:
