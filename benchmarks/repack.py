@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.writer import CALLERS, KEYS, STREAMS, opened_writer
+from headrace.broker.storage import UPLOAD_SYNC_BYTES
 from headrace.gc.copying import Copier
 from headrace.gc.folding import Folder, FoldLimits
 from headrace.gc.packing import Packer
@@ -55,7 +56,7 @@ Figures = list[tuple[str, float, str, float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A log that is written to, and the stores behind it, opened a second time."""
+    """A log that is written to, and the stores behind it, opened a second time; uploads go as in a broker."""
 
     writer: LogWriter
     streams: list[StreamId]
@@ -101,6 +102,7 @@ class Log:
             high_watermark=lambda stream: None,
             turn=always,
             session=lambda: session,
+            executor=self.threads,
             clock=clock,
             limits=RepackerLimits(
                 plan=RepackLimits(min_age_ms=1, entry_bytes=MIB, object_bytes=64 * MIB),
@@ -140,7 +142,9 @@ async def opened_log(directory: Path) -> AsyncIterator[Log]:
     async with opened_writer(directory) as (writer, streams):
         metadata = await open_metadata(f"sqlite:{directory}/meta.db", clock=SystemClock(), rng=system_rng())
         threads = ThreadExecutor("repack", threads=4)
-        objects = LocalObjects(directory / "objects", executor=threads)
+        objects = LocalObjects(
+            directory / "objects", executor=threads, drops_cache=True, sync_every_bytes=UPLOAD_SYNC_BYTES
+        )
         try:
             yield Log(writer=writer, streams=streams, metadata=metadata, objects=objects, threads=threads)
         finally:

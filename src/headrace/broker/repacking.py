@@ -63,6 +63,7 @@ def make_repacker(
         high_watermark=high_watermark,
         turn=CollectorLease(metadata, session, key=REPACKER_LEASE).take,
         session=session,
+        executor=node.executor,
         clock=clock,
         limits=RepackerLimits(
             plan=RepackLimits(

@@ -25,6 +25,9 @@ from headrace.wal.chunks import iter_chunk
 WINDOW_BYTES = 2 * 1024 * 1024
 """How many bytes are read, checked and written before the next ones are asked for."""
 
+WINDOW_ENTRIES = 1_000
+"""How many entries a window has at most, however small they are: sorting them out takes a millisecond of the loop."""
+
 MAX_GAP_BYTES = 16 * 1024
 """Ranges of an object that lie closer are read in one piece: other streams' bytes between them are thrown away."""
 
@@ -142,7 +145,7 @@ def _windows(entries: Sequence[IndexEntry]) -> Iterator[list[IndexEntry]]:
     size_bytes = 0
     for entry in entries:
         size = _extent_of(entry).size_bytes
-        if window and size_bytes + size > WINDOW_BYTES:
+        if window and (size_bytes + size > WINDOW_BYTES or len(window) >= WINDOW_ENTRIES):
             yield window
             window, size_bytes = [], 0
         window.append(entry)

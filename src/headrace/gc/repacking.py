@@ -14,6 +14,7 @@ has a saga is left alone. One stream that fails holds up no other. What is damag
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from headrace.errors import Fenced, HeadraceError
 from headrace.gc.copying import UnreadableEntry
@@ -31,6 +32,7 @@ from headrace.model.extents import WalExtent
 from headrace.model.ids import SessionId, StreamId
 from headrace.model.topics import Topic, TopicId
 from headrace.runtime.clock import Clock
+from headrace.runtime.executor import Executor
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import Metrics, one_of
 
@@ -38,6 +40,9 @@ REPACKER_LEASE = all_keys.lease("repacker")
 """Who repacks now. Like the collectors' lease it saves work, and is not what makes it safe."""
 
 ENTRIES_PER_READ = 1_000
+LOOP_MAX_ENTRIES = 1_000
+"""Up to how many entries are planned on the event loop."""
+
 MAX_FAILURES_PER_TICK = 3
 """After so many streams that failed the tick ends: the stores may be away."""
 
@@ -120,6 +125,7 @@ class Repacker:
         high_watermark: Callable[[StreamId], int | None],
         turn: Callable[[], Awaitable[bool]],
         session: Callable[[], SessionId | None],
+        executor: Executor,
         clock: Clock,
         limits: RepackerLimits,
         metrics: RepackMetrics,
@@ -134,6 +140,7 @@ class Repacker:
         self._table_ends = table_ends
         self._high_watermark = high_watermark
         self._session = session
+        self._executor = executor
         self._clock = clock
         self._limits = limits
         self._metrics = metrics
@@ -243,14 +250,17 @@ class Repacker:
         if not entries or len(memory.damaged) > MAX_DAMAGED:
             memory.due_at = None
             return RepackLook(plan=None, settled_offset=memory.settled_offset, due_at_ms=None)
-        look = plan_repack(
+        plan = partial(
+            plan_repack,
             entries,
             held_below=ends.get(target.partition, 0),
             now_ms=now_ms,
             limits=self._limits.plan,
             has_more=has_more,
-            damaged=memory.damaged,
+            damaged=frozenset(memory.damaged),
         )
+        # Ten thousand entries take ten milliseconds, for which nobody else's requests should wait.
+        look = await self._executor.run(plan) if len(entries) > LOOP_MAX_ENTRIES else plan()
         memory.settled_offset = max(memory.settled_offset, look.settled_offset)
         memory.due_at = self._monotonic_at(look.due_at_ms, now_ms)
         return look

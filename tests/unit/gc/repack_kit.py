@@ -15,7 +15,7 @@ from headrace.model.extents import WalExtent
 from headrace.model.ids import ObjectId, SessionId, StreamId
 from headrace.model.topics import Topic, TopicId, TopicRules
 from headrace.runtime.crash_points import CrashPoint, CrashPoints, NoCrashes
-from headrace.runtime.executor import InlineExecutor
+from headrace.runtime.executor import Executor, InlineExecutor
 from headrace.runtime.logs import open_log
 from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import seeded_rng
@@ -74,6 +74,7 @@ class RepackKit:
         self.ends: dict[TopicId, dict[int, int]] = {}
         self.log_text = io.StringIO()
         self.topics: list[Topic] = []
+        self.executor: Executor = InlineExecutor()
 
     async def start(self) -> list[StreamId]:
         streams = await self.kit.start(3)
@@ -152,6 +153,7 @@ class RepackKit:
             high_watermark=high_watermark or (lambda stream: 0),
             turn=turn,
             session=lambda: session,
+            executor=self.executor,
             clock=clock,
             limits=RepackerLimits(plan=plan, looks_per_tick=looks_per_tick, bytes_per_tick=bytes_per_tick),
             metrics=self.repack_metrics,

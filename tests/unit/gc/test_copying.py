@@ -93,6 +93,19 @@ async def test_batches_that_do_not_cover_the_entry_are_damage() -> None:
         await copier_of(kit, AtOnce(kit.kit)).copy([wrong], upload)
 
 
+async def test_window_holds_a_bounded_number_of_entries_however_small_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copying, "WINDOW_ENTRIES", 2)
+    kit = await logged(is_remote=False)
+    reads = Abreast(kit.kit.objects)
+    upload = await kit.kit.objects.upload(TARGET)
+    await copier_of(kit, AtOnce(kit.kit)).copy(await kit.entries(kit.kit.streams[1]), upload)
+    await upload.complete()
+    assert reads.count == 5, "nine entries, two at a time"
+    assert bytes(await kit.kit.objects.get(TARGET)) == await bytes_of(kit, 1)
+
+
 @pytest.mark.parametrize(("is_remote", "most"), [(False, 2), (True, 8)])
 async def test_a_copy_leaves_threads_and_disk_to_appends_and_waits_for_a_remote_store_abreast(
     is_remote: bool, most: int
@@ -117,11 +130,12 @@ class Abreast:
 
     def __init__(self, objects: ObjectStore) -> None:
         self.keys: set[ObjectKey] = set()
-        self.most = self._now = 0
+        self.most = self.count = self._now = 0
         real = objects.get_ranges
 
         async def get_ranges(key: ObjectKey, ranges: Sequence[ByteRange]) -> Sequence[Buffer]:
             self.keys.add(key)
+            self.count += 1
             self._now += 1
             self.most = max(self.most, self._now)
             await asyncio.sleep(0)

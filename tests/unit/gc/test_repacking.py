@@ -1,10 +1,13 @@
 """Who is repacked when, under which lease, and what becomes of those who cannot be."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from headrace.errors import OutcomeUnknown, Retryable
+from headrace.gc import repacking
 from headrace.gc.repacking import REPACKER_LEASE
 from headrace.index.objects import wal_object_key
 from headrace.index.streams import advance_log_start
@@ -15,9 +18,12 @@ from headrace.metadata.leases import LEASE_CODEC, take
 from headrace.metadata.port import Decision, Reads
 from headrace.model.extents import WalExtent
 from headrace.runtime.crash_points import CrashPoint
+from headrace.runtime.executor import InlineExecutor
 from tests.unit.gc.repack_kit import MIN_AGE_MS, CutAt, PowerCut, RepackKit
 from tests.unit.gc.test_collecting import collector_of
 from tests.unit.produce.scripted import Hold, Lose, Refuse
+
+T = TypeVar("T")
 
 
 async def values_of(kit: RepackKit) -> list[list[bytes | None]]:
@@ -303,3 +309,29 @@ async def test_without_a_session_nothing_is_done() -> None:
     repacker = kit.repacker(await kit.new_session())
     repacker._session = lambda: None
     assert await repacker.tick() == 0 and await kit.loose(streams[0]) == 4
+
+
+class CountingExecutor(InlineExecutor):
+    """Counts what leaves the event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self.count += 1
+        return await super().run(work)
+
+
+@pytest.mark.parametrize(("most_on_loop", "planned_elsewhere"), [(8, False), (7, True)])
+async def test_many_entries_are_not_planned_on_the_event_loop(
+    most_on_loop: int, planned_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repacking, "LOOP_MAX_ENTRIES", most_on_loop)
+    kit = RepackKit()
+    kit.executor = executor = CountingExecutor()
+    streams = await kit.start()
+    await kit.append_round(8)
+    await kit.age()
+    assert await kit.repacker(await kit.new_session()).tick() > 0
+    assert await kit.loose(streams[0]) == 0
+    assert (executor.count > 0) == planned_elsewhere

@@ -98,6 +98,7 @@ def make_repacker(
         high_watermark=high_watermark,
         turn=CollectorLease(metadata, lambda: session, key=REPACKER_LEASE).take if shape.takes_turns else always,
         session=lambda: session,
+        executor=InlineExecutor(),
         clock=clock,
         limits=RepackerLimits(
             plan=shape.plan, looks_per_tick=10, bytes_per_tick=6_000, entries_per_look=120, again_after_ms=700
