@@ -29,6 +29,7 @@ from headrace.topics.configs import TopicDefaults
 from headrace.topics.directory import TopicDirectory
 
 OBJECTS_PER_TICK = 500
+RECORDS_PER_TICK = 2_000
 WRITERS_PER_TICK = 1000
 LOOK_AGAIN_S = 0.2
 MAX_BROKERS = 1000
@@ -84,7 +85,7 @@ def make_collectors(
                 ages=CollectingAges(
                     staged_max_age_ms=settings.wal.staged_max_age_ms, sealed_grace_ms=settings.wal.sealed_grace_ms
                 ),
-                records_per_tick=OBJECTS_PER_TICK,
+                records_per_tick=RECORDS_PER_TICK,
                 writers_per_tick=WRITERS_PER_TICK,
             ),
         ),

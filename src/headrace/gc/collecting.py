@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from headrace.errors import Corrupt, HeadraceError, Missing
 from headrace.gc.removed import Removed, Waiting, Why
-from headrace.index.objects import CollectingAges, condemn_object, forget_object, is_due, seal_object
+from headrace.index.objects import CollectingAges, condemn_objects, forget_objects, is_due, seal_object
 from headrace.index.pins import read_pin_floor
 from headrace.index.values import OBJECT_RECORD, WRITER_STATE, ObjectRecord, ObjectState
 from headrace.index.writers import retire_writer
@@ -35,11 +35,12 @@ from headrace.runtime.crash_points import CrashPoint, CrashPoints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorLimits:
-    """How long objects are left alone, and how many records one tick looks at."""
+    """How long objects are left alone, how many records one tick looks at, and how many one transaction changes."""
 
     ages: CollectingAges
     records_per_tick: int
     writers_per_tick: int
+    objects_per_step: int = 100
 
 
 class Collector:
@@ -81,14 +82,14 @@ class Collector:
         failures: list[HeadraceError] = []
         is_alive = await self._writers(failures)
         page, pinned = await self._next_page(failures)
-        condemned: dict[ObjectId, ObjectRecord] = {}
         for object_id, record in page.items():
-            try:
-                if object_id not in pinned and await self._is_condemned(object_id, record, is_alive):
-                    condemned[object_id] = record
-            except HeadraceError as error:
-                failures.append(error)
-        removed = await self._delete(condemned, failures)
+            if record.state is ObjectState.OPEN:
+                try:
+                    await self._seal_if_left(object_id, record, is_alive)
+                except HeadraceError as error:
+                    failures.append(error)
+        condemned = await self._condemn([one for one in self._due(page) if one not in pinned], failures)
+        removed = await self._delete({one: page[one] for one in page if one in condemned}, failures)
         self._count(page, removed)
         for writer, is_living in is_alive.items():
             if not is_living:
@@ -99,16 +100,19 @@ class Collector:
 
     async def survey(self) -> list[Removed]:
         """Return what of the next page would be deleted now, and touch nothing."""
-        now_ms, ages = self._clock.now_ms(), self._limits.ages
         failures: list[HeadraceError] = []
         page, pinned = await self._next_page(failures)
         if failures:
             raise failures[0]
+        return [_removed(page[object_id]) for object_id in self._due(page) if object_id not in pinned]
+
+    def _due(self, page: Mapping[ObjectId, ObjectRecord]) -> list[ObjectId]:
+        """Return the objects that are condemned, or may be by now."""
+        now_ms, ages = self._clock.now_ms(), self._limits.ages
         return [
-            _removed(record)
+            object_id
             for object_id, record in page.items()
-            if object_id not in pinned
-            and (record.state is ObjectState.CONDEMNED or is_due(record, now_ms=now_ms, ages=ages))
+            if record.state is ObjectState.CONDEMNED or is_due(record, now_ms=now_ms, ages=ages)
         ]
 
     async def _next_page(
@@ -138,16 +142,11 @@ class Collector:
         floor = await read_pin_floor(self._metadata, self._keys)
         return page, frozenset(object_id for object_id, version in unnamed.items() if floor.holds(version))
 
-    async def _is_condemned(
+    async def _seal_if_left(
         self, object_id: ObjectId, record: ObjectRecord, is_alive: Mapping[WriterId, bool]
-    ) -> bool:
-        """Bring an object one step further; say whether it is condemned, so that its bytes may go."""
-        if record.state is ObjectState.OPEN:
-            if not await self._has_living_writer(record, is_alive):
-                await self._seal(object_id, record.writer)
-        elif is_due(record, now_ms=self._clock.now_ms(), ages=self._limits.ages):
-            return await self._condemn(object_id)
-        return record.state is ObjectState.CONDEMNED
+    ) -> None:
+        if not await self._has_living_writer(record, is_alive):
+            await self._seal(object_id, record.writer)
 
     async def _seal(self, object_id: ObjectId, writer: WriterId) -> None:
         """Fence the dead writer, so that its segment takes no commit; give back what it had prepared; seal it.
@@ -165,12 +164,19 @@ class Collector:
                 await self._objects.segments.seal_segment(ObjectKey(record.path), size_bytes=record.size_bytes)
         await seal_object(self._keys, object_id, now_ms=self._clock.now_ms()).apply(self._metadata)
 
-    async def _condemn(self, object_id: ObjectId) -> bool:
-        rule = condemn_object(self._keys, object_id, now_ms=self._clock.now_ms(), ages=self._limits.ages)
-        is_condemned = await rule.apply(self._metadata)
-        if is_condemned:
+    async def _condemn(self, due: Sequence[ObjectId], failures: list[HeadraceError]) -> set[ObjectId]:
+        """Condemn objects, many in one transaction; return those that are condemned, so that their bytes may go."""
+        condemned: set[ObjectId] = set()
+        for start in range(0, len(due), self._limits.objects_per_step):
+            step = due[start : start + self._limits.objects_per_step]
+            rule = condemn_objects(self._keys, step, now_ms=self._clock.now_ms(), ages=self._limits.ages)
+            try:
+                condemned |= await rule.apply(self._metadata)
+            except HeadraceError as error:
+                failures.append(error)
+                continue
             self._crash_points.reach(CrashPoint.COLLECT_AFTER_CONDEMN)
-        return is_condemned
+        return condemned
 
     async def _delete(
         self, condemned: Mapping[ObjectId, ObjectRecord], failures: list[HeadraceError]
@@ -178,11 +184,13 @@ class Collector:
         """Delete condemned objects with their records, which come last; return those that are gone."""
         if not condemned:
             return []
+        ids = list(condemned)
         try:
             await self._objects.delete([ObjectKey(record.path) for record in condemned.values()])
             self._crash_points.reach(CrashPoint.COLLECT_AFTER_DELETE)
-            for object_id in condemned:
-                await forget_object(self._keys, object_id).apply(self._metadata)
+            for start in range(0, len(ids), self._limits.objects_per_step):
+                step = ids[start : start + self._limits.objects_per_step]
+                await forget_objects(self._keys, step).apply(self._metadata)
         except HeadraceError as error:
             failures.append(error)
             return []

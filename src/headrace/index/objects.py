@@ -114,35 +114,45 @@ def is_due(record: ObjectRecord, *, now_ms: int, ages: CollectingAges) -> bool:
     return record.state is ObjectState.SEALED and record.entry_count == 0 and age_ms >= ages.sealed_grace_ms
 
 
-def condemn_object(keys: DomainKeys, object_id: ObjectId, *, now_ms: int, ages: CollectingAges) -> Rule[bool]:
-    """Return the rule that condemns an object if it is due; its result says whether it is condemned."""
-    key = keys.object(object_id)
+def condemn_objects(
+    keys: DomainKeys, objects: Sequence[ObjectId], *, now_ms: int, ages: CollectingAges
+) -> Rule[frozenset[ObjectId]]:
+    """Return the rule that condemns those of some objects that are due; its result are those that are condemned."""
+    record_keys = {object_id: keys.object(object_id) for object_id in objects}
 
-    def decide(seen: Seen) -> Decision[bool]:
-        record = OBJECT_RECORD.seen(seen, key)
-        if record is None or record.state is ObjectState.CONDEMNED:
-            return Decision(result=record is not None)
-        if not is_due(record, now_ms=now_ms, ages=ages):
-            return Decision(result=False)
-        assert record.entry_count == 0, f"{object_id} still has {record.entry_count} entries"
-        condemned = msgspec.structs.replace(record, state=ObjectState.CONDEMNED, state_since_ms=now_ms)
-        return Decision(result=True, puts={key: OBJECT_RECORD.encode(condemned)})
+    def decide(seen: Seen) -> Decision[frozenset[ObjectId]]:
+        condemned: set[ObjectId] = set()
+        puts: dict[Key, bytes] = {}
+        for object_id, key in record_keys.items():
+            record = OBJECT_RECORD.seen(seen, key)
+            if record is None:
+                continue
+            if record.state is not ObjectState.CONDEMNED:
+                if not is_due(record, now_ms=now_ms, ages=ages):
+                    continue
+                assert record.entry_count == 0, f"{object_id} still has {record.entry_count} entries"
+                after = msgspec.structs.replace(record, state=ObjectState.CONDEMNED, state_since_ms=now_ms)
+                puts[key] = OBJECT_RECORD.encode(after)
+            condemned.add(object_id)
+        return Decision(result=frozenset(condemned), puts=puts)
 
-    return Rule(keys.unit, Reads(keys=[key]), decide)
+    return Rule(keys.unit, Reads(keys=list(record_keys.values())), decide)
 
 
-def forget_object(keys: DomainKeys, object_id: ObjectId) -> Rule[None]:
-    """Return the rule that drops the record of a condemned object whose bytes are gone."""
-    key = keys.object(object_id)
+def forget_objects(keys: DomainKeys, objects: Sequence[ObjectId]) -> Rule[None]:
+    """Return the rule that drops the records of condemned objects whose bytes are gone."""
+    record_keys = {object_id: keys.object(object_id) for object_id in objects}
 
     def decide(seen: Seen) -> Decision[None]:
-        record = OBJECT_RECORD.seen(seen, key)
-        if record is None:
-            return Decision(result=None)
-        assert record.state is ObjectState.CONDEMNED, f"{object_id} is {record.state.name}, not condemned"
-        return Decision(result=None, deletes=[key])
+        deletes: list[Key] = []
+        for object_id, key in record_keys.items():
+            record = OBJECT_RECORD.seen(seen, key)
+            if record is not None:
+                assert record.state is ObjectState.CONDEMNED, f"{object_id} is {record.state.name}, not condemned"
+                deletes.append(key)
+        return Decision(result=None, deletes=deletes)
 
-    return Rule(keys.unit, Reads(keys=[key]), decide)
+    return Rule(keys.unit, Reads(keys=list(record_keys.values())), decide)
 
 
 def wal_objects_of(extents: Sequence[Extent]) -> dict[ObjectId, int]:

@@ -10,7 +10,7 @@ from headrace.fetch.reader import MAX_PLANS, LogReader
 from headrace.fetch.runs import Run
 from headrace.fetch.wal_reads import LOOP_MAX_BYTES
 from headrace.index.cache import ENTRIES_PER_READ, IndexCache
-from headrace.index.objects import CollectingAges, condemn_object, forget_object, stage_objects, wal_object_id
+from headrace.index.objects import CollectingAges, condemn_objects, forget_objects, stage_objects, wal_object_id
 from headrace.index.objects import wal_object_key as object_key_of
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.index.swap import Swap, replacement_for, swap_entries
@@ -79,9 +79,9 @@ async def repack(kit: WriterKit, stream: StreamId, *, collects: bool = True) -> 
 
 
 async def collect(kit: WriterKit, object_id: ObjectId) -> None:
-    assert await condemn_object(kit.keys, object_id, now_ms=2**60, ages=AT_ONCE).apply(kit.metadata)
+    assert await condemn_objects(kit.keys, [object_id], now_ms=2**60, ages=AT_ONCE).apply(kit.metadata)
     await kit.objects.delete([object_key_of(kit.keys.domain, object_id)])
-    await forget_object(kit.keys, object_id).apply(kit.metadata)
+    await forget_objects(kit.keys, [object_id]).apply(kit.metadata)
 
 
 async def damage(kit: WriterKit, at_byte: int, value: bytes) -> None:

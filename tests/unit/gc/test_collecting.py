@@ -8,7 +8,7 @@ from headrace.errors import Corrupt, Retryable
 from headrace.gc.collecting import Collector, CollectorLimits
 from headrace.index.objects import (
     CollectingAges,
-    condemn_object,
+    condemn_objects,
     seal_object,
     stage_objects,
     wal_object_id,
@@ -282,11 +282,20 @@ async def test_what_a_crashed_collector_condemned_is_deleted_by_the_next(cut_at:
     assert await records(kit) == {}
 
 
+async def test_many_objects_go_in_few_transactions() -> None:
+    kit = WriterKit()
+    await stage(kit, 250)
+    await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
+    assert len(await collector_of(kit, records_per_tick=1000).tick()) == 250
+    assert (kit.script.calls["condemn_objects"], kit.script.calls["forget_objects"]) == (3, 3)
+    assert (await stored(kit), await records(kit)) == ([], {})
+
+
 async def test_bytes_stay_while_condemning_fails() -> None:
     kit = WriterKit()
     keys = await stage(kit, 1)
     await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
-    kit.script.plan("condemn_object", Refuse(Retryable("busy")))
+    kit.script.plan("condemn_objects", Refuse(Retryable("busy")))
     with pytest.raises(Retryable):
         await collector_of(kit).tick()
     assert await stored(kit) == keys
@@ -374,7 +383,7 @@ async def test_object_that_was_committed_since_it_was_read_is_kept() -> None:
     kit.script.plan("commit_frame", commit)
     answer = await kit.taken(stream, b"just in time")
     await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
-    kit.script.plan("condemn_object", condemn)
+    kit.script.plan("condemn_objects", condemn)
     collecting = asyncio.create_task(collector_of(kit).tick())
     await kit.clock.settle()
     commit.release()
@@ -385,7 +394,7 @@ async def test_object_that_was_committed_since_it_was_read_is_kept() -> None:
     assert await kit.values(stream) == [b"just in time"]
 
 
-@pytest.mark.parametrize("held", ["condemn_object", "delete"])
+@pytest.mark.parametrize("held", ["condemn_objects", "delete"])
 async def test_two_collectors_at_once_harm_nothing(held: str) -> None:
     kit = WriterKit()
     (stream,) = await kit.start()
@@ -414,7 +423,7 @@ async def test_collector_that_slept_between_reading_and_acting_harms_nothing() -
     await stage(kit, 1)
     await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
     wakes = Hold()
-    kit.script.plan("condemn_object", wakes)
+    kit.script.plan("condemn_objects", wakes)
     sleeper = asyncio.create_task(collector_of(kit).tick())
     await kit.clock.settle()
     await collector_of(kit).tick()
@@ -430,7 +439,7 @@ async def test_condemned_object_takes_no_commit() -> None:
     kit.script.plan("commit_frame", commit)
     answer = await kit.taken(stream, b"too late")
     await kit.clock.advance(STAGED_MAX_AGE_MS / 1000)
-    rule = condemn_object(kit.keys, wal_object_id(WRITER, 0), now_ms=kit.clock.now_ms(), ages=AGES)
+    rule = condemn_objects(kit.keys, [wal_object_id(WRITER, 0)], now_ms=kit.clock.now_ms(), ages=AGES)
     assert await rule.apply(kit.metadata)
     commit.release()
     await kit.clock.settle()

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.errors import Fenced
 from headrace.index.commit import CommitDraft, FrameCommit, ObjectClosed, commit_frame
-from headrace.index.objects import CollectingAges, condemn_object, forget_object
+from headrace.index.objects import CollectingAges, condemn_objects, forget_objects
 from headrace.index.producers import Refused
 from headrace.index.streams import delete_stream
 from headrace.index.values import ObjectState, PartResult, PartStatus
@@ -148,8 +148,8 @@ async def test_commit_into_a_sealed_condemned_or_forgotten_object_fails_without_
     log.now_ms += DAY_MS
     ages = CollectingAges(staged_max_age_ms=DAY_MS, sealed_grace_ms=DAY_MS)
     for object_id in (condemned, forgotten):
-        assert await condemn_object(log.keys, object_id, now_ms=log.now_ms, ages=ages).apply(log.store)
-    await forget_object(log.keys, forgotten).apply(log.store)
+        assert await condemn_objects(log.keys, [object_id], now_ms=log.now_ms, ages=ages).apply(log.store)
+    await forget_objects(log.keys, [forgotten]).apply(log.store)
     for object_id in (sealed, condemned, forgotten):
         with pytest.raises(ObjectClosed):
             await log.apply(log.frame([(stream, [batch()])], object_id=object_id))

@@ -1,7 +1,7 @@
 import pytest
 
 from headrace.errors import Corrupt, Exists
-from headrace.index.objects import CollectingAges, condemn_object, forget_object, stage_objects, wal_object_id
+from headrace.index.objects import CollectingAges, condemn_objects, forget_objects, stage_objects, wal_object_id
 from headrace.index.streams import delete_stream
 from headrace.index.values import ObjectState
 from headrace.metadata.port import Decision, Reads
@@ -12,7 +12,8 @@ AGES = CollectingAges(staged_max_age_ms=100, sealed_grace_ms=50)
 
 
 async def condemn(log: LogKit, object_id: ObjectId) -> bool:
-    return await condemn_object(log.keys, object_id, now_ms=log.now_ms, ages=AGES).apply(log.store)
+    condemned = await condemn_objects(log.keys, [object_id], now_ms=log.now_ms, ages=AGES).apply(log.store)
+    return object_id in condemned
 
 
 async def test_staging_again_is_harmless_but_an_id_is_used_once() -> None:
@@ -64,7 +65,7 @@ async def test_grace_begins_when_the_last_entry_goes() -> None:
     assert await condemn(log, segment)
     record = await log.object(segment)
     assert record is not None and record.state is ObjectState.CONDEMNED
-    await forget_object(log.keys, segment).apply(log.store)
+    await forget_objects(log.keys, [segment]).apply(log.store)
     assert await log.object(segment) is None
 
 
@@ -72,7 +73,7 @@ async def test_only_a_condemned_object_is_forgotten() -> None:
     log = LogKit()
     staged = await log.writer()
     with pytest.raises(AssertionError):
-        await forget_object(log.keys, staged).apply(log.store)
+        await forget_objects(log.keys, [staged]).apply(log.store)
     assert await log.object(staged) is not None
 
 
@@ -85,3 +86,18 @@ async def test_unreadable_record_is_loud_and_stays() -> None:
     with pytest.raises(Corrupt, match=staged):
         await condemn(log, staged)
     assert await log.store.get(key) is not None
+
+
+async def test_those_of_many_that_are_due_are_condemned_together() -> None:
+    log = LogKit()
+    old, young, gone = (wal_object_id(WRITER, number) for number in (7, 8, 9))
+    await stage_objects(log.keys, [old], writer=WRITER, is_segment=False, now_ms=log.now_ms).apply(log.store)
+    log.now_ms += AGES.staged_max_age_ms
+    await stage_objects(log.keys, [young], writer=WRITER, is_segment=False, now_ms=log.now_ms).apply(log.store)
+    for _ in range(2):
+        rule = condemn_objects(log.keys, [old, young, gone], now_ms=log.now_ms, ages=AGES)
+        assert await rule.apply(log.store) == {old}, "also those that were condemned before"
+    with pytest.raises(AssertionError, match="not condemned"):
+        await forget_objects(log.keys, [old, young]).apply(log.store)
+    await forget_objects(log.keys, [old, gone]).apply(log.store)
+    assert await log.object(old) is None and await log.object(young) is not None

@@ -8,8 +8,8 @@ import pytest
 from headrace.errors import OutcomeUnknown, Retryable
 from headrace.index.objects import (
     CollectingAges,
-    condemn_object,
-    forget_object,
+    condemn_objects,
+    forget_objects,
     seal_object,
     wal_object_id,
     wal_object_key,
@@ -47,7 +47,7 @@ async def exists(kit: WriterKit, number: int) -> bool:
 
 async def condemn(kit: WriterKit, number: int) -> None:
     """Do the first half of what a collector does to a staged object that has grown old."""
-    rule = condemn_object(kit.keys, object_id(number), now_ms=kit.clock.now_ms(), ages=AT_ONCE)
+    rule = condemn_objects(kit.keys, [object_id(number)], now_ms=kit.clock.now_ms(), ages=AT_ONCE)
     assert await rule.apply(kit.metadata)
     await kit.objects.delete([key_of(kit, number)])
 
@@ -55,7 +55,7 @@ async def condemn(kit: WriterKit, number: int) -> None:
 async def collect(kit: WriterKit, number: int) -> None:
     """Do all of it."""
     await condemn(kit, number)
-    await forget_object(kit.keys, object_id(number)).apply(kit.metadata)
+    await forget_objects(kit.keys, [object_id(number)]).apply(kit.metadata)
 
 
 # Records before bytes
