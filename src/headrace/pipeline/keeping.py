@@ -25,7 +25,7 @@ from headrace.pipeline.main_merging import plan_main_merge
 from headrace.pipeline.merging import MergeLimits, plan_merge
 from headrace.pipeline.named_files import read_named
 from headrace.pipeline.records import CondemnedFiles, SagaKind, TableState, TableStatus
-from headrace.pipeline.releasing import ReleasePlan, plan_release
+from headrace.pipeline.releasing import ReleasePlan, plan_left_release, plan_release
 from headrace.pipeline.rewrites import Rewrite
 from headrace.pipeline.topic_run import RunParts, TopicRun
 from headrace.runtime.crash_points import CrashPoint
@@ -139,7 +139,7 @@ class TableKeeper:
         named = await read_named(
             self._store, self._keys, topic.streams, state.ends, small_bytes=limits.merge.small_bytes
         )
-        listing = await parts.catalog.listing(table)
+        listing = await parts.catalog.listing(table, with_spans=due.release and rules.follows_log)
         if listing is None:
             return
         release = plan_release(named, listing)
@@ -148,7 +148,12 @@ class TableKeeper:
             main = MainPolicy.ALONG if rules.follows_log else MainPolicy.NEVER
             await run.begin_rewrite(release.rewrite, listing.info, kind=SagaKind.RELEASE, main=main)
             kept.released_files = len(release.rewrite.inputs)
-            listing = _without(listing, release)
+            listing = _without(listing, release.rewrite)
+        left = plan_left_release(named, listing) if rules.follows_log else None
+        if left is not None:
+            await run.begin_rewrite(left, listing.info, kind=SagaKind.RELEASE, main=MainPolicy.ALONE)
+            kept.released_files += len(left.inputs)
+            listing = _without(listing, left)
         has_more = False
         if due.merge:
             merge = plan_merge(named, listing, now_ms=now_ms, limits=limits.merge)
@@ -210,7 +215,11 @@ class TableKeeper:
         run.refuse(named)
 
 
-def _without(listing: TableListing, release: ReleasePlan) -> TableListing:
-    """Return a listing without what was just released. What of it is left in `main` is seen by the next look."""
-    gone = frozenset(() if release.rewrite is None else release.rewrite.inputs)
-    return replace(listing, files=[file for file in listing.files if file.path not in gone])
+def _without(listing: TableListing, release: Rewrite) -> TableListing:
+    """Return a listing without what was just released. What of it stays in `main` is seen by the next look."""
+    gone = frozenset(release.inputs)
+    return replace(
+        listing,
+        files=[file for file in listing.files if file.path not in gone],
+        left=[file for file in listing.left if file.path not in gone],
+    )

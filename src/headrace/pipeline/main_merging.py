@@ -25,7 +25,8 @@ def plan_main_merge(listing: TableListing, *, now_ms: int, limits: MergeLimits) 
     held = {(file.spec_id, file.bucket) for file in listing.files}
     lines: dict[tuple[int, int | None, int | None], list[ListedFile]] = {}
     for file in sorted(listing.left, key=lambda one: (one.sequence_number, one.path)):
-        if file.size_bytes < limits.small_bytes and file.spec_id in listing.formats:
+        is_small = file.size_bytes < limits.small_bytes
+        if is_small and not file.is_touched and file.spec_id in listing.formats:
             lines.setdefault((file.spec_id, file.bucket, file.partition), []).append(file)
     windows: list[list[ListedFile]] = []
     for (spec_id, bucket, _), line in sorted(lines.items(), key=lambda item: repr(item[0])):

@@ -41,13 +41,15 @@ class NamedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStream:
-    """The entries of one stream below the table's vector, in order. `is_trimmed`: none lies below the log start."""
+    """The entries of one stream below the table's vector, in order. `is_trimmed`: none lies below the log start.
+    `is_empty`: the log has forgotten all of it."""
 
     partition: int
     stream: StreamId
     log_start: int
     entries: Sequence[NamedEntry]
     is_trimmed: bool
+    is_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ def _named_stream(partition: int, stream: StreamId, head: StreamHead, entries: S
         log_start=head.log_start,
         entries=entries,
         is_trimmed=not entries or entries[0].end_offset > head.log_start,
+        is_empty=head.log_start == head.high_watermark,
     )
 
 

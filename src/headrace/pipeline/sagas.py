@@ -42,7 +42,7 @@ from headrace.pipeline.records import (
     TidyRecord,
 )
 from headrace.tables.files import WrittenFile
-from headrace.tables.port import TableInfo
+from headrace.tables.port import MainPolicy, TableInfo
 
 RECORDS_PER_READ = 500
 
@@ -294,7 +294,7 @@ def dead_letter_files(saga: SagaRecord) -> list[WrittenFile]:
 def _in_table(state: TableState, saga: SagaRecord) -> TableState:
     """Return the state once a saga's files are in the table, and its inputs are not any more; rows, files and bytes
     are the branch's."""
-    if saga.kind is SagaKind.MERGE_MAIN:
+    if saga.main is MainPolicy.ALONE:
         return msgspec.structs.replace(state, snapshot_id=saga.snapshot_id)
     held_back = sum(len(part.held_back) for file in saga.files for part in file.slices)
     written = [file for file in saga.files if file.path]

@@ -106,7 +106,8 @@ class MainPolicy(enum.IntEnum):
     ALONG = 2
     """Files that only go, go from it, too, as far as it has them; others take part as where untouched."""
     ALONE = 3
-    """It alone is rewritten: all inputs are in it, not in the branch, and no delete file applies to any of them."""
+    """It alone is rewritten: all inputs are in it and not in the branch, and no delete file applies to any of them,
+    unless they only go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,10 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFile:
-    """A data file of a ref, with its partition value as in `WrittenFile`. Later commits have larger numbers."""
+    """A data file of a ref, with its partition value as in `WrittenFile`. Later commits have larger numbers.
+
+    `is_touched`: a delete file may take rows from it. `span` is known where it was asked for.
+    """
 
     path: str
     size_bytes: int
@@ -144,6 +148,17 @@ class ListedFile:
     partition: int | None
     spec_id: int
     sequence_number: int = 0
+    is_touched: bool = False
+    span: "RowSpan | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpan:
+    """Bounds of a file's rows: their topic partitions lie between these two, and no offset is larger."""
+
+    first_partition: int
+    last_partition: int
+    last_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +166,7 @@ class TableListing:
     """The files of a table's branch, and how files of each of its partition specs that is ours are written.
 
     `held_twice_bytes` are rows that `main` holds in files of its own although the branch has them, at most. `left`
-    are files of ours that `main` has and the branch has let go of, and to which no delete file applies.
+    are files of ours that `main` has and the branch has let go of.
     """
 
     info: TableInfo
@@ -278,10 +293,9 @@ class TableCatalog(Protocol):
         """Expire snapshots of a table that nobody writes to; return the object keys that no snapshot names then."""
         ...
 
-    async def listing(self, table: TopicTable) -> TableListing | None:
-        """Return the files of the branch, and what only `main` still has of ours; `None` if there is no such table.
-
-        Raises `ForeignTable`.
+    async def listing(self, table: TopicTable, *, with_spans: bool = False) -> TableListing | None:
+        """Return the files of the branch, and what only `main` still has of ours, with the spans of these if they are
+        wanted; `None` if there is no such table. Raises `ForeignTable`.
         """
         ...
 

@@ -28,6 +28,7 @@ from headrace.tables.port import (
     ListedFile,
     MainPolicy,
     Rewritten,
+    RowSpan,
     TableAppend,
     TableInfo,
     TableListing,
@@ -144,7 +145,7 @@ class MemoryCatalog:
         there = frozenset(file.path for file in table.main) & frozenset(rewrite.inputs)
         if rewrite.main is MainPolicy.NEVER:
             return frozenset()
-        if rewrite.main is MainPolicy.ALONG and not rewrite.files:
+        if rewrite.main in (MainPolicy.ALONG, MainPolicy.ALONE) and not rewrite.files:
             return there
         is_untouched = len(there) == len(rewrite.inputs) and not there & table.touched
         return there if is_untouched else frozenset()
@@ -235,7 +236,7 @@ class CatalogSeat:
         )
         new = [file for file in rewrite.files if file.path]
         self._catalog.merges += bool(rewrite.files) and not is_alone
-        self._catalog.main_merges += is_alone
+        self._catalog.main_merges += is_alone and bool(rewrite.files)
         self._catalog.released += 0 if rewrite.files else len(rewrite.inputs)
         if not is_alone:
             found.files = [file for file in found.files if file.path not in rewrite.inputs] + new
@@ -251,7 +252,7 @@ class CatalogSeat:
         found = self._catalog.own(table)
         return () if found is None else found.expire(now_ms, expiry)
 
-    async def listing(self, table: TopicTable) -> TableListing | None:
+    async def listing(self, table: TopicTable, *, with_spans: bool = False) -> TableListing | None:
         await self._trouble("before listing")
         found = self._catalog.own(table)
         if found is None:
@@ -267,9 +268,14 @@ class CatalogSeat:
             formats={found.format.spec_id: found.format},
             held_twice_bytes=min(own),
             left=[
-                replace(_listed(file), sequence_number=number)
+                replace(
+                    _listed(file),
+                    sequence_number=number,
+                    is_touched=path in found.touched,
+                    span=_span(file) if with_spans else None,
+                )
                 for number, (path, file) in enumerate(main.items())
-                if path not in branch and path not in found.touched
+                if path not in branch
             ],
         )
 
@@ -318,6 +324,12 @@ def _listed(file: WrittenFile) -> ListedFile:
         partition=file.partition,
         spec_id=file.spec_id,
     )
+
+
+def _span(file: WrittenFile) -> RowSpan:
+    partitions = [part.partition for part in file.slices if part.row_groups]
+    last_offset = max(part.end_offset for part in file.slices if part.row_groups) - 1
+    return RowSpan(first_partition=min(partitions), last_partition=max(partitions), last_offset=last_offset)
 
 
 def _info(table: TopicTable, found: MemoryTable) -> TableInfo:

@@ -137,9 +137,16 @@ def new_topic(name: str | None = None, partitioning: Partitioning | None = None)
     )
 
 
+LAST_OFFSET = 7
+PARTITIONS = (0, 2)
+"""Bounds of every file's rows."""
+
+
 def written(info: TableInfo, name: str, *, partition: int | None = None) -> WrittenFile:
     """Return a file as a task would report it. Nobody reads it, so it need not be there."""
-    offset_id, bound = info.format.field_ids["offset"], (7).to_bytes(8, "little")
+    offset_id, bound = info.format.field_ids["offset"], LAST_OFFSET.to_bytes(8, "little")
+    partition_id = info.format.field_ids["partition"]
+    first, last = ((partition or number).to_bytes(4, "little") for number in PARTITIONS)
     return WrittenFile(
         path=f"{info.data_prefix}{hashlib.md5(name.encode()).hexdigest()}/0.parquet",
         size_bytes=1000,
@@ -147,7 +154,10 @@ def written(info: TableInfo, name: str, *, partition: int | None = None) -> Writ
         footer_crc=0,
         row_count=ROWS_PER_FILE,
         slices=(),
-        columns=(ColumnStats(offset_id, 80, ROWS_PER_FILE, 0, bound, bound),),
+        columns=(
+            ColumnStats(partition_id, 40, ROWS_PER_FILE, 0, first, last),
+            ColumnStats(offset_id, 80, ROWS_PER_FILE, 0, bound, bound),
+        ),
         split_offsets=(4,),
         bucket=BUCKET if info.format.partitioning.bucket != "none" else None,
         partition=partition if info.format.partitioning.by_partition else None,

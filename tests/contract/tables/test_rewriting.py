@@ -15,12 +15,15 @@ from headrace.tables.port import (
     MainPolicy,
     RewriteOperation,
     Rewritten,
+    RowSpan,
     TableRewrite,
     TableStale,
 )
 from tests.contract.tables.kit import (
     BUCKET,
     KEEP_ALL,
+    LAST_OFFSET,
+    PARTITIONS,
     ROWS_PER_FILE,
     Place,
     Runs,
@@ -305,7 +308,7 @@ def gather(runs: Runs, saga_id: str, inputs: Sequence[str]) -> TableRewrite:
     return merge(runs, saga_id, inputs, main=MainPolicy.ALONE)
 
 
-async def test_what_only_main_has_of_ours_is_listed_unless_a_delete_file_applies(place: Place) -> None:
+async def test_what_only_main_has_of_ours_is_listed_and_whether_a_delete_file_applies(place: Place) -> None:
     runs = await left_in_main(place)
     with place.loaded(runs.info) as table:
         append_as_a_person(table, "theirs")
@@ -316,10 +319,12 @@ async def test_what_only_main_has_of_ours_is_listed_unless_a_delete_file_applies
     oldest, newest = sorted(listing.left, key=lambda file: file.sequence_number)
     assert (oldest.path, newest.path) == tuple(runs.paths[:2])
     assert (oldest.row_count, oldest.size_bytes, oldest.bucket) == (ROWS_PER_FILE, 1000, BUCKET)
+    assert {(file.is_touched, file.span) for file in listing.left} == {(False, None)}
     with place.loaded(runs.info) as table:
         delete_rows_as_a_person(table, BUCKET)
-    listing = await runs.catalog.listing(runs.table)
-    assert listing is not None and list(listing.left) == []
+    listing = await runs.catalog.listing(runs.table, with_spans=True)
+    span = RowSpan(first_partition=PARTITIONS[0], last_partition=PARTITIONS[1], last_offset=LAST_OFFSET)
+    assert listing is not None and [(file.is_touched, file.span) for file in listing.left] == [(True, span)] * 2
 
 
 async def test_main_alone_is_merged_and_the_branch_says_so_and_keeps_its_files(place: Place) -> None:
@@ -355,6 +360,19 @@ async def test_main_alone_is_left_as_it_is_where_an_input_is_the_branchs_or_a_pe
     with pytest.raises(TableStale, match="touched"):
         await do(runs, rewrite)
     assert await runs.named() == before
+
+
+async def test_files_go_from_main_alone_whatever_a_person_did_to_their_rows(place: Place) -> None:
+    runs = await left_in_main(place)
+    with place.loaded(runs.info) as table:
+        delete_rows_as_a_person(table, BUCKET)
+    done = await do(runs, release(runs, "late", runs.paths[:2], MainPolicy.ALONE))
+    assert done.main_moved and done.head.saga_id == "late"
+    main, log = await runs.named()
+    assert main == log == runs.paths[2:]
+    with place.loaded(runs.info) as table:
+        operations = [summary_of(table, ref)["operation"] for ref in ("main", "headrace_log")]
+    assert operations == ["delete", "replace"], "the branch has the files that it had"
 
 
 async def test_files_of_main_alone_come_free_as_others_do(place: Place) -> None:

@@ -316,6 +316,27 @@ async def test_another_process_ends_a_merge_of_main_that_a_dead_one_left(point: 
     assert not await condemned(kit) & set(main(kit))
 
 
+async def test_main_that_follows_the_log_also_loses_what_merges_have_left_in_it() -> None:
+    kit = PipelineKit()
+    topic = await kit.topic(partitions=2, retention="follow")
+    await runs(kit, topic, await kit.pipeline(keep=KeepLimits(merge_enable=False)), 3)
+    left = main(kit)
+    kit.catalog.tables["orders"].touch(left[0])
+    process = await kit.pipeline(keep=KEEP, expiry=AT_ONCE)
+    await process.run()
+    assert main(kit) == left and len(branch(kit)) == 1 and branch(kit) != left, "a person has touched an input"
+    await forget(kit, topic, 0, 12)
+    await forget(kit, topic, 1, 5)
+    await process.run()
+    assert main(kit) == left[1:], "of the others the log has rows"
+    assert len(branch(kit)) == 1
+    await forget(kit, topic, 1, 12)
+    await process.run()
+    assert branch(kit) == [] and main(kit) == []
+    state = await kit.state(topic)
+    assert (state.files, state.rows) == (0, 0)
+
+
 async def test_files_of_main_that_a_person_touches_meanwhile_stay() -> None:
     kit = PipelineKit()
     topic = await kit.topic(retention="keep")

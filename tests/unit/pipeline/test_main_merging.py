@@ -1,6 +1,7 @@
 """Which files that only `main` has kept become larger ones, and which are left alone."""
 
 import random
+from dataclasses import replace
 
 from headrace.pipeline.main_merging import plan_main_merge
 from headrace.pipeline.merging import MergeLimits, MergePlan
@@ -47,6 +48,11 @@ def test_a_few_files_of_today_wait_until_there_are_enough() -> None:
     assert found.rewrite is not None
     assert (found.rewrite.input_bytes, found.rewrite.input_rows, found.has_more) == (40, 20, False)
     assert found.rewrite.inputs == tuple(numbers(1, 2, 3, 4)) and found.rewrite.files == ()
+
+
+def test_files_that_a_person_has_touched_are_left_alone() -> None:
+    left = [file(number) for number in range(4)]
+    assert windows(plan(*left[:3], replace(left[3], is_touched=True))) == []
 
 
 def test_days_large_files_and_strange_specs_are_kept_apart() -> None:

@@ -134,12 +134,13 @@ class IcebergCatalog:
 
         return await self._run("expiring snapshots", expire)
 
-    async def listing(self, table: TopicTable) -> TableListing | None:
+    async def listing(self, table: TopicTable, *, with_spans: bool = False) -> TableListing | None:
         def list_files(catalog: Catalog) -> TableListing | None:
             loaded = self._load_own(catalog, table)
             if loaded is None:
                 return None
-            return list_branch(loaded, self._info(loaded, table), known=self._known_files, root=self._root)
+            info = self._info(loaded, table)
+            return list_branch(loaded, info, known=self._known_files, root=self._root, with_spans=with_spans)
 
         return await self._run("listing files", list_files)
 

@@ -51,7 +51,7 @@ def prepare_rewrite(
     if rewrite.main is MainPolicy.ALONE:
         if not taken:
             raise TableStale(f"somebody has touched files of main that rewrite {rewrite.saga_id} was planned from")
-        change = Change(operation=operation, added=(), properties=properties)
+        change = Change(operation=Operation.REPLACE, added=(), properties=properties)
     builder = SnapshotBuilder(table, rng=rng, now_ms=now_ms)
     with building(builder):
         if taken and main_id == log_id:
@@ -78,7 +78,7 @@ def main_part(
     if rewrite.main is MainPolicy.NEVER:
         return frozenset()
     there = {file.location: file for file in files if not file.is_delete and file.location in inputs}
-    if rewrite.main is MainPolicy.ALONG and not rewrite.files:
+    if rewrite.main in (MainPolicy.ALONG, MainPolicy.ALONE) and not rewrite.files:
         return frozenset(there)
     reach = DeleteReach(files, unpartitioned=unpartitioned_specs(metadata))
     is_untouched = len(there) == len(inputs) and not any(map(reach.touches, there.values()))

@@ -101,8 +101,9 @@ class FaultyCatalog:
         work = partial(self._seat.expire, table, now_ms=now_ms, expiry=expiry)
         return await self._wire.send_with(f"expire {table.topic_name}", work, self._draw())
 
-    async def listing(self, table: TopicTable) -> TableListing | None:
-        return await self._wire.send_with(f"list {table.topic_name}", lambda: self._seat.listing(table), self._draw())
+    async def listing(self, table: TopicTable, *, with_spans: bool = False) -> TableListing | None:
+        work = partial(self._seat.listing, table, with_spans=with_spans)
+        return await self._wire.send_with(f"list {table.topic_name}", work, self._draw())
 
     async def append_dead_letters(
         self, append: DeadLetterAppend, *, now_ms: int, expiry: ExpiryRule
