@@ -47,17 +47,20 @@ from headrace.testing.simulation.tables.checkers import check_logs, check_table_
 from headrace.testing.simulation.tables.clients import TopicOwner
 from headrace.testing.simulation.tables.pipeline import PipelineShape
 from headrace.testing.simulation.tables.scenario import (
+    BROKER_POINTS,
     CALM_LIMIT_SECONDS,
     COLLECTING_SECONDS,
     LOOK_SECONDS,
+    PIPELINE_POINTS,
     TIDY_AGE_MS,
     TableReport,
     TableScenario,
 )
-from headrace.testing.simulation.tables.scenario import CRASH_POINTS as TABLE_CRASH_POINTS
 from headrace.topics.admin import NewTopic
 
-CRASH_POINTS = [*TABLE_CRASH_POINTS, *(p for p in CrashPoint if p.startswith(("retain.", "trim.", "compaction.")))]
+KEEPING_BROKER_POINTS = (*BROKER_POINTS, "retain.")
+KEEPING_PIPELINE_POINTS = (*PIPELINE_POINTS, "compaction.")
+CRASH_POINTS = [point for point in CrashPoint if point.startswith(KEEPING_BROKER_POINTS + KEEPING_PIPELINE_POINTS)]
 """Crash points of code that runs in this scenario."""
 
 TEMPO = 1_440
@@ -97,6 +100,8 @@ class KeepingScenario(TableScenario):
     report: KeepingReport
     _tempo = TEMPO
     _topic_names = ("aged", "kept", "sized", "compacted")
+    _broker_points = KEEPING_BROKER_POINTS
+    _pipeline_points = KEEPING_PIPELINE_POINTS
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         super().__init__(loop, seed)

@@ -60,7 +60,13 @@ class TableBroker(Node):
 
     def _start_keepers(self, keeper: SessionKeeper, writer: LogWriter) -> None:
         super()._start_keepers(keeper, writer)
-        trimmer = Trimmer(keys=self.keys, metadata=self.metadata, clock=self.clock, entries_per_step=3)
+        trimmer = Trimmer(
+            keys=self.keys,
+            metadata=self.metadata,
+            clock=self.clock,
+            entries_per_step=3,
+            crash_points=self.crash_points,
+        )
         remover = TopicRemover(
             store=self.metadata, keys=self.keys, remove=trimmer.remove, fold=_no_hurry, limits=REMOVER_LIMITS
         )

@@ -78,10 +78,10 @@ SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}, "require
 SCHEMA_RATE = 0.4
 PARTITION_BY = ("day(append_time)", "hour(append_time)", "partition", "hour(append_time),partition")
 
-BROKER_POINTS = ("writer.", "fold.", "collect.", "tidy.", "repack.")
+BROKER_POINTS = ("writer.", "fold.", "collect.", "tidy.", "repack.", "trim.")
 PIPELINE_POINTS = ("saga.", "swap.", "fold.", "keep.")
 CRASH_POINTS = [point for point in CrashPoint if point.startswith(BROKER_POINTS + PIPELINE_POINTS)]
-"""Crash points of code that runs in this scenario."""
+"""Crash points of code that runs in this scenario: all of them, and no others."""
 
 
 @dataclass(slots=True)
@@ -103,6 +103,9 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
     report: TableReport
     _tempo = 1
     _topic_names: tuple[str, ...] = TOPICS
+    _broker_points: tuple[str, ...] = BROKER_POINTS
+    """How the names of the crash points begin that a broker may die at."""
+    _pipeline_points: tuple[str, ...] = PIPELINE_POINTS
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         super().__init__()
@@ -279,7 +282,7 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
             tempo=self._tempo,
         )
         process = SimProcess(name, self._loop, clock=clock)
-        crashes = self._draw_points(BROKER_POINTS if is_broker else PIPELINE_POINTS)
+        crashes = self._draw_points(self._broker_points if is_broker else self._pipeline_points)
         stops = {} if is_broker else self._draw_stops()
         crash_points = StoppingPoints(process, crashes, stops, may_stop=lambda: self._in_trouble)
         node = self._make_broker(process, crash_points) if is_broker else self._make_pipeline(process, crash_points)
@@ -292,7 +295,7 @@ class TableScenario(TroubledScenario[TableBroker | PipelineNode]):
         """Choose where a process dies, if it does; nothing of this kind happens once there is calm."""
         if not self._in_trouble or self._rng.random() < 0.3:
             return []
-        possible = [point for point in CRASH_POINTS if point.startswith(prefixes)]
+        possible = [point for point in CrashPoint if point.startswith(prefixes)]
         return [CrashAt(possible[self._rng.randrange(0, len(possible))], self._rng.randrange(1, 4))]
 
     def _draw_stops(self) -> dict[CrashAt, float]:
