@@ -8,7 +8,7 @@ from headrace.runtime.crash_points import CrashPoint
 from headrace.testing.simulation.plan import FaultKind
 from headrace.testing.simulation.scenario import SIMULATED_CRASH_POINTS, run_seed
 
-SEEDS = 200
+SEEDS = 300
 SEEDS_PER_TEST = 10
 FIRST_SEED_FOR_COVERAGE = 10_064
 MOST_SEEDS_FOR_COVERAGE = 200
