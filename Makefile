@@ -38,6 +38,7 @@ simulate: $(STAMP) ## run the simulations over SEEDS seeds each (default 2000)
 	$(BIN)/python -m headrace.testing.simulation --seeds $(SEEDS)
 	$(BIN)/python -m headrace.testing.simulation --scenario groups --seeds $(SEEDS)
 	$(BIN)/python -m headrace.testing.simulation --scenario tables --seeds $(SEEDS)
+	$(BIN)/python -m headrace.testing.simulation --scenario compaction --seeds $(SEEDS)
 	$(BIN)/python -m headrace.testing.simulation --scenario keeping --seeds $(KEEPING_SEEDS)
 
 fuzz: $(STAMP) ## fuzz the decoders for SECONDS seconds each (default 60)

@@ -12,6 +12,8 @@ from functools import partial
 from os import cpu_count
 
 from headrace.runtime.crash_points import CrashPoint
+from headrace.testing.simulation.compaction.scenario import CRASH_POINTS as COMPACTION_CRASH_POINTS
+from headrace.testing.simulation.compaction.scenario import run_compaction_seed
 from headrace.testing.simulation.groups.scenario import CRASH_POINTS as GROUP_CRASH_POINTS
 from headrace.testing.simulation.groups.scenario import run_group_seed
 from headrace.testing.simulation.keeping.scenario import CRASH_POINTS as KEEPING_CRASH_POINTS
@@ -30,6 +32,7 @@ SCENARIOS: dict[str, tuple[Callable[[int], Report], list[CrashPoint]]] = {
     "log": (run_seed, SIMULATED_CRASH_POINTS),
     "groups": (run_group_seed, GROUP_CRASH_POINTS),
     "tables": (run_table_seed, TABLE_CRASH_POINTS),
+    "compaction": (run_compaction_seed, COMPACTION_CRASH_POINTS),
     "keeping": (run_keeping_seed, KEEPING_CRASH_POINTS),
 }
 """What can be simulated, and which crash points lie in it."""

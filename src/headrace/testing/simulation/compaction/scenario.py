@@ -29,7 +29,11 @@ from headrace.testing.simulation.tables.scenario import (
     TableReport,
     TableScenario,
 )
+from headrace.testing.simulation.tables.scenario import CRASH_POINTS as TABLE_CRASH_POINTS
 from headrace.topics.admin import NewTopic
+
+CRASH_POINTS = [*TABLE_CRASH_POINTS, *(point for point in CrashPoint if point.startswith("compaction."))]
+"""Crash points of code that runs in this scenario: all of them, and no others."""
 
 DELETE_RETENTION_MS = 20_000
 SCAN_CRASH_RATE = 0.2
