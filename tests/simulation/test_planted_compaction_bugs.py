@@ -8,9 +8,14 @@ import msgspec
 import pyarrow.compute as pc
 import pytest
 
+from headrace.metadata.port import Decision, Seen
 from headrace.pipeline import compaction, compaction_plan, compaction_state
+from headrace.pipeline.compaction_run import CompactionRun
 from headrace.pipeline.key_scanning import _Scan
 from headrace.pipeline.latest_offsets import LatestOffsets
+from headrace.pipeline.records import SagaKind, SagaRecord
+from headrace.pipeline.sagas import _compacted
+from headrace.pipeline.topic_run import TopicRun
 from headrace.testing.simulation.compaction.scenario import run_compaction_seed
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.loop import SimulationFailed
@@ -72,6 +77,41 @@ def call_a_partial_round_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("headrace.pipeline.compaction_run.plan_rewrite", plan_rewrite)
 
 
+async def remember(run: TopicRun, saga: SagaRecord) -> None:
+    """Move on how far a topic is compacted, in a transaction of its own."""
+    sagas, now_ms = run._parts.sagas, run._parts.clock.now_ms()
+    key = sagas._keys.compaction(run._topic_id)
+
+    def decide(seen: Seen) -> Decision[None]:
+        return Decision(result=None, puts=_compacted(seen, key, saga, now_ms))
+
+    await sagas._transact(run._lease, [key], decide)
+
+
+def remember_a_round_before_its_files_are_written(patch: pytest.MonkeyPatch) -> None:
+    """Move on how far a topic is compacted when a round is planned; it may be given up after that."""
+    real = CompactionRun._write
+
+    async def write(self: CompactionRun, planned: SagaRecord, tasks: Any) -> int:
+        if planned.kind is SagaKind.COMPACT:
+            await remember(self, planned)
+        return await real(self, planned, tasks)
+
+    patch.setattr(CompactionRun, "_write", write)
+
+
+def remember_a_round_before_the_swap(patch: pytest.MonkeyPatch) -> None:
+    """Move on how far a topic is compacted in a transaction of its own, before the index has any of it."""
+    real = TopicRun._swap
+
+    async def swap(self: TopicRun, saga: SagaRecord) -> None:
+        if saga.kind is SagaKind.COMPACT:
+            await remember(self, saga)
+        await real(self, saga)
+
+    patch.setattr(TopicRun, "_swap", swap)
+
+
 def let_main_follow_always(patch: pytest.MonkeyPatch) -> None:
     """Compact `main`, too, although it is to be the full history."""
     patch.setattr(
@@ -88,6 +128,8 @@ def let_main_follow_always(patch: pytest.MonkeyPatch) -> None:
         drop_tombstones_by_their_own_time,
         forget_the_least_lag,
         call_a_partial_round_whole,
+        remember_a_round_before_its_files_are_written,
+        remember_a_round_before_the_swap,
         let_main_follow_always,
     ],
 )

@@ -1,9 +1,9 @@
 """What scenarios do to their processes: kill them, stop them, set their clocks wrong, and start them again."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.runtime.rng import Rng
 from headrace.testing.simulation.history import Violation
@@ -42,6 +42,7 @@ class Roughness:
 
 
 N = TypeVar("N", bound=Incarnation)
+T = TypeVar("T")
 
 
 class TroubledScenario(Generic[N]):
@@ -103,6 +104,15 @@ class TroubledScenario(Generic[N]):
                 client.result()
         if stuck:
             raise Violation(f"{len(stuck)} clients are stuck {limit_seconds} s after the last fault: {stuck}")
+
+    async def _watched(self, work: Coroutine[Any, Any, T], watch: Coroutine[Any, Any, None]) -> T:
+        """Do the work while somebody watches, and raise what is seen as soon as it is seen."""
+        working, watching = asyncio.create_task(work), asyncio.create_task(watch)
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+        watching.cancel()
+        return working.result()
 
     def _bury(self, node: N) -> None:
         self.report.crash_count += 1

@@ -1,8 +1,9 @@
 """Compare compacted logs with all that was ever sent to them: what is gone had to go, and not before its time.
 
-- of every key the latest record is there, or it is a tombstone that was kept for its time after it was first cleaned
+- of every key the latest record is there, or it is a tombstone that was kept for its time after it was first cleaned,
+  and after the last of what it hides could be read
 - what went had a later record of its key that was old enough (`min.compaction.lag.ms`)
-- below the clean end of a stream there is one record per key, unless files could not be rewritten
+- at any time, below the clean end of a stream there is one record per key, unless files could not be rewritten
 - the branch shows what the log has; `main` shows every record once (history), or the branch's files (latest)
 """
 
@@ -52,19 +53,28 @@ class StoredCompaction(StoredTables):
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen of one stream: its epoch, what has gone, and since when which part of it is clean."""
+    """What was seen of one stream: its epoch and clean end, what went when, and since when which part is clean."""
 
     index_epoch: int = -1
+    cleaned_to: int = 0
+    left: frozenset[int] = frozenset()
+    """What was there at the last look."""
     gone: set[int] = field(default_factory=set)
+    gone_at_ms: dict[int, int] = field(default_factory=dict)
+    """Until when what has gone could be read, by offset; only of what was seen before."""
     cleaned: list[tuple[int, int]] = field(default_factory=list)
     """`cleaned_to` and when it was first seen, both ascending."""
 
 
 class Watcher:
-    """Looks at compacted logs again and again, and judges what has gone since it last did."""
+    """Looks at compacted logs again and again, and judges what has gone since it last did, and what is left.
 
-    def __init__(self, stored: StoredCompaction, history: TableHistory, *, tempo: int = 1) -> None:
+    Strict: no file was partly trimmed, so every one can be rewritten.
+    """
+
+    def __init__(self, stored: StoredCompaction, history: TableHistory, *, is_strict: bool, tempo: int = 1) -> None:
         self._stored = stored
+        self._is_strict = is_strict
         self._tempo = tempo
         self._history = history
         self._watches: dict[StreamId, Watch] = {}
@@ -80,22 +90,28 @@ class Watcher:
                 known = state.streams.get(partition)
                 if known is not None and (not watch.cleaned or watch.cleaned[-1][0] < known.cleaned_to):
                     watch.cleaned.append((known.cleaned_to, now_ms))
+                cleaned_to = 0 if known is None else known.cleaned_to
                 if self._stored.living_head(stream) is not None:
-                    self._look_at(stream, watch, rules, now_ms)
+                    self._look_at(stream, watch, cleaned_to, rules, now_ms)
 
-    def _look_at(self, stream: StreamId, watch: Watch, rules: CompactionRules, now_ms: int) -> None:
+    def _look_at(self, stream: StreamId, watch: Watch, cleaned_to: int, rules: CompactionRules, now_ms: int) -> None:
         head = self._stored.head(stream)
-        if head.index_epoch == watch.index_epoch:
+        if (head.index_epoch, cleaned_to) == (watch.index_epoch, watch.cleaned_to):
             return
-        watch.index_epoch = head.index_epoch
+        watch.index_epoch, watch.cleaned_to = head.index_epoch, cleaned_to
         log_start, values = self._stored.log(stream)
+        if self._is_strict:
+            _check_clean(stream, values, cleaned_to)
         # What is in the log counts as well: its producer may not have heard of it yet.
         known = {**values, **self.known(stream)}
         for offset in sorted(known.keys() - values.keys() - watch.gone):
             if offset >= log_start:
-                self._judge(stream, offset, known, watch, rules, now_ms)
+                if offset in watch.left:
+                    watch.gone_at_ms[offset] = now_ms
+                self._judge(stream, offset, known, values, watch, rules, now_ms)
                 self.gone_count += 1
                 watch.gone.add(offset)
+        watch.left = frozenset(values)
 
     def known(self, stream: StreamId) -> dict[int, bytes]:
         """Return all that anybody knows of a stream's records, from wherever."""
@@ -107,6 +123,7 @@ class Watcher:
         stream: StreamId,
         offset: int,
         known: dict[int, bytes],
+        values: dict[int, bytes],
         watch: Watch,
         rules: CompactionRules,
         now_ms: int,
@@ -121,7 +138,13 @@ class Watcher:
             )
         if value is not None:
             raise Violation(f"stream {stream}: offset {offset} was the latest of {key!r}, and is gone")
+        earlier = [at for at, one in known.items() if at < offset and key_and_value(one)[1] == key]
+        if hidden := sorted(values.keys() & set(earlier)):
+            raise Violation(f"stream {stream}: the tombstone of {key!r} at {offset} went before {hidden}")
         since = next((at for cleaned_to, at in watch.cleaned if cleaned_to > offset), now_ms)
+        if self._is_strict:
+            # Where a file cannot be rewritten, what a tombstone hides may go long after the round that came past it.
+            since = max([since, *(watch.gone_at_ms[at] for at in earlier if at in watch.gone_at_ms)])
         if now_ms - since < rules.delete_retention_ms - RETENTION_SKEW_MS * self._tempo:
             raise Violation(
                 f"stream {stream}: the tombstone of {key!r} at {offset} went {now_ms - since} ms after it was cleaned"
@@ -140,7 +163,8 @@ def check_compacted(stored: StoredCompaction, history: TableHistory, watcher: Wa
             known = {offset: one for offset, one in watcher.known(stream).items() if offset >= log_start}
             _check_values(stream, values, known)
             if is_strict:
-                _check_clean(stored, topic, partition, values)
+                state = stored.compaction(topic).streams.get(partition)
+                _check_clean(stream, values, 0 if state is None else state.cleaned_to)
             rows = {offset: one for offset, one in branch.get(partition, {}).items() if offset >= log_start}
             end = stored.states()[topic.id].ends.get(partition, 0) if topic.id in stored.states() else 0
             if rows != {offset: one for offset, one in values.items() if offset < end}:
@@ -169,13 +193,11 @@ def _check_values(stream: StreamId, values: dict[int, bytes], known: dict[int, b
             raise Violation(f"stream {stream}: {key!r} was deleted at {latest[key]}, and is back with {offset}")
 
 
-def _check_clean(stored: StoredCompaction, topic: Topic, partition: int, values: dict[int, bytes]) -> None:
-    state = stored.compaction(topic).streams.get(partition)
-    cleaned_to = 0 if state is None else state.cleaned_to
+def _check_clean(stream: StreamId, values: dict[int, bytes], cleaned_to: int) -> None:
     keys = Counter(key_and_value(one)[1] for offset, one in values.items() if offset < cleaned_to)
     twice = sorted(key for key, times in keys.items() if times > 1)
     if twice:
-        raise Violation(f"{topic.name} {partition}: {twice} are there twice below {cleaned_to}, which is clean")
+        raise Violation(f"stream {stream}: {twice} are there twice below {cleaned_to}, which is clean")
 
 
 def _check_main(stored: StoredCompaction, topic: Topic, table: MemoryTable, watcher: Watcher) -> None:

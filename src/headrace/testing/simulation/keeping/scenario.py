@@ -219,7 +219,13 @@ class KeepingScenario(TableScenario):
         for name in self._topic_names:
             await owner.create(self._draw_topic(name), self._find)
         self._start_watching()
-        watching = asyncio.create_task(self._watch())
+        await self._watched(self._live(), self._watch())
+        for trouble in troubles:
+            trouble.cancel()
+        return self.report
+
+    async def _live(self) -> None:
+        """Go through all periods, and through the calm after them."""
         clients = [asyncio.create_task(work) for work in self._work_of_clients()]
         for _ in range(PERIODS):
             await self._go_through_trouble()
@@ -227,9 +233,6 @@ class KeepingScenario(TableScenario):
         await self._insist_on(clients, limit_seconds=CALM_LIMIT_SECONDS)
         await self._catch_up()
         await self._finish()
-        for task in (watching, *troubles):
-            task.cancel()
-        return self.report
 
     def _start_watching(self) -> None:
         """Let log starts and compacted logs be judged from now on."""
@@ -237,7 +240,7 @@ class KeepingScenario(TableScenario):
         self._tables = self._history.of([topic for topic in self._topics if topic.name != "sized"])
         self._compacted = self._history.of([topic for topic in self._topics if topic.name == "compacted"])
         self._whole = self._history.of([topic for topic in self._topics if topic.name != "compacted"])
-        self._watcher = Watcher(self._stored, self._compacted, tempo=TEMPO)
+        self._watcher = Watcher(self._stored, self._compacted, is_strict=True, tempo=TEMPO)
         checker = RetentionChecker(
             self._stored,
             self._history,
