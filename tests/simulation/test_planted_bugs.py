@@ -272,6 +272,11 @@ def forget_what_is_folded_later(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Repacker, "_look", look)
 
 
+def copy_entries_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """Leave neighbours in a packed object the entries that they were."""
+    patch.setattr(repack, "_may_join", lambda *_: False)
+
+
 def retention_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     """Let the first entry that has to stay go, too."""
     real = retention.decide_retention
@@ -405,6 +410,7 @@ BUGS: list[Plant] = [
     forget_the_entry_that_grows,
     seal_before_the_swap,
     forget_what_is_folded_later,
+    copy_entries_one_by_one,
     sink_forgets_its_batches,
     sink_commits_ended_writes,
     sink_counts_no_entries,

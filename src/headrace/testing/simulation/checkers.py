@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from headrace.errors import HeadraceError
 from headrace.index.objects import is_packed, wal_object_key, wal_objects_of
-from headrace.index.repack import RepackLimits, plan_repack
+from headrace.index.repack import HOUR_MS, RepackLimits, plan_repack
 from headrace.index.values import (
     DOMAIN_STATE,
     INDEX_ENTRY,
@@ -176,11 +176,12 @@ def check_objects(stored: StoredLog, streams: list[StreamId]) -> None:
 
 
 def check_packed(stored: StoredLog, streams: list[StreamId], limits: RepackLimits) -> None:
-    """Check, after the repackers had time enough, that no folded entry shares an object with other streams, and that
-    nothing is left that the next repack would do.
+    """Check, after the repackers had time enough, that no folded entry shares an object with other streams, that
+    neighbours in one object could not be one entry, and that nothing is left that the next repack would do.
 
-    That of a stream whose log start has moved cannot be said: an object that was large enough to be left alone looks
-    small once its head was trimmed away, and nobody looks again for that.
+    Where the log start has moved, the last is said of all objects but the first: one that was large enough to be left
+    alone looks small once its head was trimmed away, and nobody looks again for that. Those behind it are whole, and
+    whether they are merged does not depend on what lies before them.
     """
     for stream in streams:
         head = stored.head(stream)
@@ -188,11 +189,29 @@ def check_packed(stored: StoredLog, streams: list[StreamId], limits: RepackLimit
         loose = [one for entry in entries for one in wal_objects_of([entry.extent]) if not is_packed(one)]
         if loose:
             raise Violation(f"stream {stream} still has entries in {loose}, which it shares with others")
-        if not entries or head.log_start:
+        for left, right in itertools.pairwise(entries):
+            if _could_be_one(left, right, limits):
+                raise Violation(f"stream {stream}: {left} and {right} lie in one object, and could be one entry")
+        if head.log_start and entries:
+            first = set(wal_objects_of([entries[0].extent]))
+            entries = [one for one in entries if first.isdisjoint(wal_objects_of([one.extent]))]
+        if not entries:
             continue
         look = plan_repack(entries, held_below=0, now_ms=2 * entries[-1].append_time_ms, limits=limits)
         if look.plan is not None:
             raise Violation(f"stream {stream} is not repacked: {look.plan} is left to do")
+
+
+def _could_be_one(left: IndexEntry, right: IndexEntry, limits: RepackLimits) -> bool:
+    """Say whether a repack that takes both of these entries of one object joins them."""
+    if not isinstance(left.extent, WalExtent) or not isinstance(right.extent, WalExtent):
+        return False
+    return (
+        left.extent.object_id == right.extent.object_id
+        and left.extent.size_bytes + right.extent.size_bytes <= limits.entry_bytes
+        and left.flags == right.flags
+        and left.append_time_ms // HOUR_MS == right.append_time_ms // HOUR_MS
+    )
 
 
 async def check_leaks(stored: StoredLog, *, now_ms: int) -> None:
