@@ -32,8 +32,11 @@ class DefaultSource(DataSource):
     def schema(self) -> "StructType":
         """Return the columns that a read brings; Spark does not ask before it writes."""
         from headrace.pipeline.spark.source import schema_of
+        from headrace.pipeline.spark.workers import spare_next_task
 
-        return schema_of(self.options)
+        schema = schema_of(self.options)
+        spare_next_task()
+        return schema
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """Return what plans and does a batch read."""

@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.errors import Unsupported
-from headrace.pipeline.spark.executing import ObjectsAddress
+from headrace.pipeline.spark.address import ObjectsAddress
 from headrace.pipeline.spark.probe import probe_executors
 from headrace.pipeline.spark.session import SparkHandle, SparkOptions, open_spark
 from headrace.pipeline.spark.writer import SparkWriter

@@ -13,7 +13,7 @@ from headrace.errors import Corrupt, Missing, Retryable, Unsupported
 from headrace.index.objects import wal_object_key
 from headrace.model.ids import DomainId
 from headrace.pipeline.plans import WriteTask
-from headrace.pipeline.spark.executing import ObjectsAddress
+from headrace.pipeline.spark.address import ObjectsAddress
 from headrace.pipeline.spark.probe import probe_executors
 from headrace.pipeline.spark.session import SparkHandle, SparkOptions, open_spark
 from headrace.pipeline.spark.writer import SparkWriter

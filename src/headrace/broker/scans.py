@@ -23,7 +23,7 @@ from headrace.pipeline.scan.options import ScanOptions
 from headrace.pipeline.scan.patience import patiently
 from headrace.pipeline.scan.pinning import ReadPins
 from headrace.pipeline.scan.scanner import PlannedScan, Scanner, StreamScan
-from headrace.pipeline.spark.scanning import messages_of
+from headrace.pipeline.spark.scan_messages import messages_of
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.crash_points import NoCrashes
 from headrace.runtime.executor import InlineExecutor

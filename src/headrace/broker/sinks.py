@@ -18,7 +18,8 @@ from headrace.metadata.open import open_metadata
 from headrace.pipeline.sink.driver import SinkDriver, SinkLimits
 from headrace.pipeline.sink.options import SinkOptions
 from headrace.pipeline.sink.plans import SinkPlan, TaskAnswer
-from headrace.pipeline.spark.executing import DISK_THREADS, open_address
+from headrace.pipeline.spark.address import open_address
+from headrace.pipeline.spark.executing import DISK_THREADS
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.crash_points import CrashPoints, crash_points_from
 from headrace.runtime.executor import ThreadExecutor

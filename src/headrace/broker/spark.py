@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from headrace.errors import Invalid
 from headrace.metadata.open import sqlite_path
 from headrace.pipeline.scan.options import StorageOptions
-from headrace.pipeline.spark.executing import ObjectsAddress
+from headrace.pipeline.spark.address import ObjectsAddress
 from headrace.pipeline.spark.session import LOCAL_MASTER, SparkOptions
 from headrace.pipeline.spark.sql import SQL_MASTER, CatalogAccess
 from headrace.settings import Settings, load_settings

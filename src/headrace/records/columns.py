@@ -124,6 +124,11 @@ class ColumnBuilder:
         """How many bytes of keys, values and headers are in the columns."""
         return self._cursor[1] + self._cursor[2] + self._cursor[4] + self._cursor[5]
 
+    @property
+    def capacity_bytes(self) -> int:
+        """How much memory the builder holds on to, used or not."""
+        return sum(len(buffer) for buffer in self._buffers)
+
     def append(self, view: BatchView) -> None:
         """Add the records of a batch, control batches included. The CRC is the caller's to check.
 

@@ -44,6 +44,11 @@ GROUPS_AHEAD = 1
 """How many row groups are asked for while one is decoded."""
 
 
+def new_builders(max_open_bytes: int = MAX_OPEN_BYTES) -> list[ColumnBuilder]:
+    """Return what a reader collects records with, empty."""
+    return [ColumnBuilder(max_open_bytes=max_open_bytes) for _ in range(BUILDERS)]
+
+
 class ScanReader:
     """Reads one task."""
 
@@ -54,10 +59,11 @@ class ScanReader:
         *,
         columns: tuple[str, ...],
         condition: Condition,
-        max_open_bytes: int = MAX_OPEN_BYTES,
+        builders: Sequence[ColumnBuilder] | None = None,
         batch_bytes: int = BATCH_BYTES,
         batch_rows: int = BATCH_ROWS,
     ) -> None:
+        """Read with builders of one's own, or with those of a reader that has ended, whose memory is used again."""
         self._task = task
         self._objects = objects
         self._domain = DomainId(task.domain)
@@ -65,7 +71,9 @@ class ScanReader:
         self._batch_bytes = batch_bytes
         self._batch_rows = batch_rows
         self._rows = RowMaker(topic=task.topic, partition=task.partition, columns=columns, condition=condition)
-        self._builders = [ColumnBuilder(max_open_bytes=max_open_bytes) for _ in range(BUILDERS)]
+        self._builders = list(new_builders() if builders is None else builders)
+        for builder in self._builders:
+            builder.clear()
 
     async def rows(self) -> AsyncGenerator[Any, None]:
         """Bring the rows, as record batches of the columns that were asked for.

@@ -30,7 +30,7 @@ from headrace.model.ids import WriterId
 from headrace.objects.port import ObjectStore
 from headrace.pipeline.sink.options import SinkOptions
 from headrace.pipeline.sink.plans import SinkPlan, SinkTopic, TaskAnswer
-from headrace.pipeline.spark.executing import ObjectsAddress
+from headrace.pipeline.spark.address import ObjectsAddress
 from headrace.records.columns import IMPLEMENTATION
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints

@@ -7,7 +7,7 @@ from headrace.index.sinks import SinkFrame
 from headrace.model.batches import BatchSummary
 from headrace.model.ids import DomainId, ObjectId, StreamId, WriterId
 from headrace.model.topics import TopicRules
-from headrace.pipeline.spark.executing import ObjectsAddress
+from headrace.pipeline.spark.address import ObjectsAddress
 
 
 class SinkTopic(msgspec.Struct, frozen=True):

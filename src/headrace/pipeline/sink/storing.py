@@ -10,7 +10,8 @@ from headrace.errors import HeadraceError
 from headrace.index.objects import wal_object_key
 from headrace.model.ids import DomainId, ObjectId, ObjectKey
 from headrace.objects.port import ObjectStore
-from headrace.pipeline.spark.executing import DISK_THREADS, ObjectsAddress, open_address
+from headrace.pipeline.spark.address import ObjectsAddress, open_address
+from headrace.pipeline.spark.executing import DISK_THREADS
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
 from headrace.runtime.executor import ThreadExecutor
 from headrace.wal.frame import SealedFrame

@@ -6,7 +6,7 @@ import msgspec
 from crc32c import crc32c
 
 from headrace.objects.port import object_key
-from headrace.pipeline.spark.executing import ObjectsAddress, open_address
+from headrace.pipeline.spark.address import ObjectsAddress, open_address
 from headrace.runtime.executor import ThreadExecutor
 
 

@@ -14,15 +14,12 @@ import msgspec
 
 from headrace import __version__
 from headrace.errors import Corrupt, Exists, HeadraceError, Invalid, Missing, OutcomeUnknown, Retryable, Unsupported
-from headrace.objects.open import open_objects
-from headrace.objects.port import ObjectStore
-from headrace.objects.retrying import RetryPolicy
 from headrace.pipeline.key_scanning import scan_keys
 from headrace.pipeline.performing import perform_task
 from headrace.pipeline.rewrites import TableTask
 from headrace.pipeline.scans import ScannedStream, ScanTask
+from headrace.pipeline.spark.address import ObjectsAddress, open_address
 from headrace.records.columns import IMPLEMENTATION
-from headrace.runtime.clock import SystemClock
 from headrace.runtime.executor import ThreadExecutor
 from headrace.runtime.rng import Rng, system_rng
 from headrace.tables.files import WrittenFile
@@ -31,14 +28,6 @@ DISK_THREADS = 4
 """Threads of one task for local files: reads ahead, and the file that is written."""
 
 ATTEMPT_BITS = 48
-
-
-class ObjectsAddress(msgspec.Struct, frozen=True):
-    """How an executor opens the object store. Its credentials are in its own environment, never in here."""
-
-    url: str
-    retry_attempts: int = 6
-    retry_max_backoff_ms: int = 5_000
 
 
 class TaskMessage(msgspec.Struct, frozen=True):
@@ -125,20 +114,6 @@ async def _do(told: TaskMessage, name: str) -> Written | Scanned:
     finally:
         disk.close()
         work.close()
-
-
-def open_address(address: ObjectsAddress, executor: ThreadExecutor) -> ObjectStore:
-    """Open the object store in this process."""
-    return open_objects(
-        address.url,
-        executor=executor,
-        clock=SystemClock(),
-        rng=system_rng(),
-        policy=RetryPolicy(attempts=address.retry_attempts, max_backoff_ms=address.retry_max_backoff_ms),
-        # Copying into pages that the cache has not used before was a third of a task's CPU time at 1 KiB: 2.9
-        # against 1.7 CPU seconds per GB in one thread. Whoever reads the table soon brings its pages back.
-        drops_cache=True,
-    )
 
 
 def _require_same_release(told: TaskMessage) -> None:

@@ -18,7 +18,7 @@ from headrace import __version__
 from headrace.errors import HeadraceError, Unsupported
 from headrace.objects.port import ObjectStore, object_key
 from headrace.objects.probe import PREFIX
-from headrace.pipeline.spark.executing import ObjectsAddress
+from headrace.pipeline.spark.address import ObjectsAddress
 from headrace.pipeline.spark.session import SparkHandle, text_of
 from headrace.pipeline.spark.writer import reason_of
 from headrace.records.columns import IMPLEMENTATION

@@ -47,6 +47,7 @@ from headrace.pipeline.scan.conditions import COLUMNS as COMPARED
 from headrace.pipeline.scan.conditions import Value, microseconds_of
 from headrace.pipeline.scan.offsets import JsonVector
 from headrace.pipeline.scan.options import ScanOptions, parse_options
+from headrace.pipeline.spark.workers import spare_next_task
 
 PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -61,6 +62,9 @@ TYPES: Final[Mapping[str, DataType]] = {
     names.TIMESTAMP_TYPE: IntegerType(),
     names.HEADERS: ArrayType(HEADER),
 }
+
+NULLABLE: Final = frozenset({names.KEY, names.VALUE, names.HEADERS})
+"""Columns that may be null. Spark asks every row of every other column, too, unless it is told of them."""
 
 OPERATORS: Final[Mapping[type[Filter], str]] = {
     EqualTo: "=",
@@ -95,7 +99,7 @@ class TaskPartition(InputPartition):
 
 def schema_of(given: Mapping[str, str]) -> StructType:
     """Return the columns that a read with these options brings. Raises `Invalid`."""
-    return StructType([StructField(name, TYPES[name]) for name in names.columns_of(given)])
+    return StructType([StructField(name, TYPES[name], name in NULLABLE) for name in names.columns_of(given)])
 
 
 def batch_reader(
@@ -124,7 +128,9 @@ class BatchReader(DataSourceReader):
         self._plan = plan
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [TaskPartition(packed) for packed in self._plan(self.options)]
+        parts = [TaskPartition(packed) for packed in self._plan(self.options)]
+        spare_next_task()
+        return parts
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         return _read(partition)

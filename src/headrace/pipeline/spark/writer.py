@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Sequence
 from headrace.errors import HeadraceError, Retryable
 from headrace.pipeline.rewrites import TableTask
 from headrace.pipeline.scans import ScannedStream, ScanTask
+from headrace.pipeline.spark.address import ObjectsAddress
 from headrace.pipeline.spark.executing import (
     ANSWERS,
     RAISED,
     Failed,
-    ObjectsAddress,
     Scanned,
     Written,
     message,

@@ -1,6 +1,7 @@
 """Tasks of a read over real bytes: the WAL, Parquet with small row groups, and both, give the same rows."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from headrace.objects.port import object_key
 from headrace.pipeline.scan.conditions import Condition, parse_condition
 from headrace.pipeline.scan.options import COLUMNS
 from headrace.pipeline.scan.planning import ScannedRange, TaskLimits, plan_tasks
-from headrace.pipeline.scan.reading import ScanReader
+from headrace.pipeline.scan.reading import ScanReader, new_builders
 from headrace.pipeline.scan.tasks import ScanTask
 from headrace.records.batch import Codec
 from headrace.records.encoder import BatchEncoder
@@ -189,3 +190,23 @@ async def test_flipped_bytes_are_damage_and_never_rows(workshop: Workshop) -> No
     with pytest.raises(Corrupt, match="CRC-32C"):
         async for _ in reader.rows():
             pass
+
+
+async def test_builders_of_an_ended_reader_leave_its_rows_alone(workshop: Workshop) -> None:
+    await workshop.begin()
+    await logged(workshop, 0, 3)
+    tasks = await planned(workshop, 0, 30, condition=Condition(), min_tasks=2)
+    assert len(tasks) > 1
+    builders = new_builders()
+    held: list[Any] = []
+    for task in [tasks[0], *tasks]:  # the first one is given up after some rows
+        reader = ScanReader(
+            task, workshop.objects, columns=COLUMNS, condition=Condition(), builders=builders, batch_rows=4
+        )
+        async with aclosing(reader.rows()) as some:
+            async for rows_ in some:
+                held.append(rows_)
+                if len(held) == 1:
+                    break
+    assert [row for rows_ in held[1:] for row in rows_.to_pylist()] == model()[:30]
+    assert held[0].to_pylist() == model()[: held[0].num_rows]

@@ -18,7 +18,7 @@ from headrace.pipeline.sink.driver import SinkDriver, SinkLimits
 from headrace.pipeline.sink.framing import FrameLimits, FrameWriter
 from headrace.pipeline.sink.options import SinkOptions, parse_options
 from headrace.pipeline.sink.plans import SinkPlan, SinkTopic, TaskAnswer, WrittenFrame
-from headrace.pipeline.spark.executing import ObjectsAddress
+from headrace.pipeline.spark.address import ObjectsAddress
 from headrace.records.columns import IMPLEMENTATION
 from headrace.records.record import Record
 from headrace.runtime.crash_points import NoCrashes

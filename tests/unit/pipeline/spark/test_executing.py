@@ -7,7 +7,8 @@ from headrace.model.ids import ObjectId, StreamId
 from headrace.pipeline.plans import WalPiece, WriteTask
 from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.pipeline.spark import executing
-from headrace.pipeline.spark.executing import ANSWERS, MESSAGES, Failed, ObjectsAddress, Scanned, answer_to, message
+from headrace.pipeline.spark.address import ObjectsAddress
+from headrace.pipeline.spark.executing import ANSWERS, MESSAGES, Failed, Scanned, answer_to, message
 from tests.spark.wal_tasks import task_of
 from tests.unit.pipeline.planning import NOON_MS
 

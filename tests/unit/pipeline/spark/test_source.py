@@ -165,6 +165,11 @@ def test_tasks_get_nothing_of_a_reader_but_its_kind() -> None:
     assert partition.packed == b"task"
 
 
+def test_only_what_a_record_can_lack_is_nullable() -> None:
+    schema = schema_of({**GIVEN, "includeHeaders": "true"})
+    assert [field.name for field in schema if field.nullable] == ["key", "value", "headers"]
+
+
 def test_a_schema_of_ones_own_is_refused() -> None:
     schema = schema_of({**GIVEN, "columns": "offset,key"})
     assert schema.simpleString() == "struct<offset:bigint,key:binary>"
