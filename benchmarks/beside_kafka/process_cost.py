@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,49 @@ def cpu_seconds(pid: int) -> float:
             ticks += parse_stat((PROC / str(one) / "stat").read_text())[1]
         except OSError:
             continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a process has spent: itself, and those of its children that have ended and that it has heard of."""
+
+    parent: int
+    own_ticks: int
+    children_ticks: int
+
+
+def spent_by(pid: int) -> dict[int, Spent]:
+    """Return what the process and each of its living descendants have spent so far."""
+    found: dict[int, Spent] = {}
+    for one in process_tree(pid):
+        try:
+            fields = (PROC / str(one) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        own, system, children, children_system = (int(field) for field in fields[_TIMES])
+        found[one] = Spent(
+            parent=int(fields[_PARENT]), own_ticks=own + system, children_ticks=children + children_system
+        )
+    return found
+
+
+def seconds_between(before: Mapping[int, Spent], after: Mapping[int, Spent]) -> float:
+    """Return the CPU seconds that a tree of processes has spent between two looks at it.
+
+    PySpark's daemon does not want to hear of its children's ends. What an idle worker that Spark ends has spent in
+    its life is then nowhere any more, and must not be taken off what the others have spent.
+    """
+    ticks = 0
+    ended: dict[int, int] = {}
+    for pid, then in before.items():
+        if pid not in after:
+            ended[then.parent] = ended.get(then.parent, 0) + then.own_ticks + then.children_ticks
+    for pid, now in after.items():
+        then = before.get(pid, Spent(parent=now.parent, own_ticks=0, children_ticks=0))
+        told = now.children_ticks - then.children_ticks
+        # Of those that it has heard of, only what they spent since the first look counts.
+        ticks += now.own_ticks - then.own_ticks + told - min(told, ended.get(pid, 0))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -16,8 +16,8 @@ from benchmarks.beside_kafka.brokers import Contestant, Running, Stable
 from benchmarks.beside_kafka.show import make_console
 from benchmarks.spark_source_beside_kafka.plan import Cell, Place, full_plan, quick_plan
 from benchmarks.spark_source_beside_kafka.show import Outcome, Row, keep, print_outcomes, rows_of
-from benchmarks.spark_source_beside_kafka.turns import ReadingSide, Turn
-from benchmarks.tables_beside_spark.load import make_pool, write_load
+from benchmarks.spark_source_beside_kafka.turns import ReadingSide, Round
+from benchmarks.tables_beside_spark.load import Batch, Load, make_pool, write_load
 from benchmarks.tables_beside_spark.processes import running_side
 from tests.servers.headrace import start_headrace
 from tests.servers.kafka_jars import BUILD
@@ -46,6 +46,7 @@ class Pair:
 class Topics:
     """The same load in a topic of each side, and how many records each partition got."""
 
+    load: Load
     names: tuple[str, str]
     written: tuple[Mapping[int, int], Mapping[int, int]]
 
@@ -61,13 +62,8 @@ def compare(cells: Sequence[Cell], *, name: str) -> list[Row]:
         running_pair(Path(directory)) as pair,
     ):
         for cell in cells:
-            pool = make_pool(cell.load.record_bytes, cell.load.partitions)
-            names = [broker.create_topic(cell.load.partitions) for broker in pair.brokers]
-            written = [
-                write_load(broker.bootstrap, topic, cell.load, pool)
-                for broker, topic in zip(pair.brokers, names, strict=True)
-            ]
-            topics = Topics(names=(names[0], names[1]), written=(written[0], written[1]))
+            pool = make_pool(cell.large.record_bytes, cell.large.partitions)
+            small, large = (filled(pair, load, pool) for load in (cell.small, cell.large))
             for place, mode in ((Place.WAL, "batch"), (Place.WAL, "stream"), (Place.TABLE, "batch")):
                 if place is Place.TABLE:
                     report = run_pipeline_here(pair.data_dir)
@@ -75,7 +71,7 @@ def compare(cells: Sequence[Cell], *, name: str) -> list[Row]:
                 title = f"{cell.title}, {mode}" + (", from the table" if place is Place.TABLE else "")
                 console.print(f"{title}: {cell.warm_ups} warm-up, {cell.rounds} rounds", style="dim")
                 rounds = [
-                    play(pair, cell, topics, mode=mode, number=number)
+                    play(pair, small, large, mode=mode, number=number)
                     for number in range(cell.warm_ups + cell.rounds)
                 ]
                 outcomes.append(Outcome(title=title, rounds=rounds[cell.warm_ups :], load_average=os.getloadavg()[1]))
@@ -84,13 +80,25 @@ def compare(cells: Sequence[Cell], *, name: str) -> list[Row]:
     return rows_of(outcomes)
 
 
-def play(pair: Pair, cell: Cell, topics: Topics, *, mode: str, number: int) -> tuple[Turn, Turn]:
+def filled(pair: Pair, load: Load, pool: Sequence[Batch]) -> Topics:
+    """Create a topic on each side and write the load into it."""
+    names = [broker.create_topic(load.partitions) for broker in pair.brokers]
+    written = [
+        write_load(broker.bootstrap, topic, load, pool) for broker, topic in zip(pair.brokers, names, strict=True)
+    ]
+    return Topics(load=load, names=(names[0], names[1]), written=(written[0], written[1]))
+
+
+def play(pair: Pair, small: Topics, large: Topics, *, mode: str, number: int) -> tuple[Round, Round]:
     """Read on both sides in turn."""
-    turns: dict[int, Turn] = {}
+    rounds: dict[int, Round] = {}
     for side in (1, 0) if number % 2 else (0, 1):
         reader = (pair.ours, pair.theirs)[side]
-        turns[side] = reader.turn(cell.load, topics.names[side], topics.written[side], mode=mode)
-    return turns[0], turns[1]
+        first, second = (
+            reader.turn(topics.load, topics.names[side], topics.written[side], mode=mode) for topics in (small, large)
+        )
+        rounds[side] = Round(small=first, large=second)
+    return rounds[0], rounds[1]
 
 
 @contextlib.contextmanager

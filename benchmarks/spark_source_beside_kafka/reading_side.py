@@ -21,7 +21,7 @@ SUMS = (
     "sum(octet_length(value))",
     "sum(offset)",
     "sum(partition)",
-    "count(distinct topic)",
+    "sum(octet_length(topic))",
 )
 
 

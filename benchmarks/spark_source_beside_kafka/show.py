@@ -3,7 +3,7 @@
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.spark_source_beside_kafka.turns import Turn
+from benchmarks.spark_source_beside_kafka.turns import Round, Turn
 
 RESULTS = Path(__file__).parents[1] / "results"
 AIM = 3.0
@@ -25,20 +25,26 @@ class Outcome:
     """What came of one way of reading: the rounds as (Headrace, Spark's Kafka source)."""
 
     title: str
-    rounds: Sequence[tuple[Turn, Turn]]
+    rounds: Sequence[tuple[Round, Round]]
     load_average: float
 
     @property
     def rate_ratio(self) -> float:
-        """How many times more rows per second; the median of the rounds."""
-        return statistics.median(ours.rows_per_second / theirs.rows_per_second for ours, theirs in self.rounds)
+        """How many times more rows per second of the large topic; the median of the rounds."""
+        return self._ratio(lambda one: one.large.rows_per_second)
 
     @property
     def core_ratio(self) -> float:
-        """How many times more rows per second and core, brokers included."""
-        return statistics.median(
-            ours.rows_per_second_and_core / theirs.rows_per_second_and_core for ours, theirs in self.rounds
-        )
+        """How many times more rows per second and core, brokers and the start of the read included."""
+        return self._ratio(lambda one: one.large.rows_per_second_and_core)
+
+    @property
+    def further_ratio(self) -> float:
+        """How many times more further rows per second and core: what the large topic has more than the small one."""
+        return self._ratio(lambda one: one.further_rows_per_cpu_second)
+
+    def _ratio(self, rate: Callable[[Round], float]) -> float:
+        return statistics.median(rate(ours) / rate(theirs) for ours, theirs in self.rounds)
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
@@ -46,20 +52,28 @@ def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
     rows: list[Row] = []
     for outcome in outcomes:
         for number, name in enumerate(SIDES):
-            turns = [pair[number] for pair in outcome.rounds]
-            rate = statistics.median(turn.rows_per_second_and_core for turn in turns)
-            cost = statistics.median(turn.cpu_seconds_per_gb for turn in turns)
-            rows.append((f"{outcome.title}: {name}, rows per core", rate, "/s", None))
-            rows.append((f"{outcome.title}: {name}, CPU", cost, "CPU-s/GB", None))
+            rounds = [pair[number] for pair in outcome.rounds]
+            figures = (
+                ("rows per core", "/s", [one.large.rows_per_second_and_core for one in rounds]),
+                ("CPU", "CPU-s/GB", [one.large.cpu_seconds_per_gb for one in rounds]),
+                ("further rows per core", "/s", [one.further_rows_per_cpu_second for one in rounds]),
+                ("further CPU", "CPU-s/GB", [one.further_cpu_seconds_per_gb for one in rounds]),
+                ("start", "CPU-s", [one.start_cpu_seconds for one in rounds]),
+            )
+            rows += [
+                (f"{outcome.title}: {name}, {what}", statistics.median(values), unit, None)
+                for what, unit, values in figures
+            ]
         rows.append((f"{outcome.title}: rows per second, times better", outcome.rate_ratio, "x", AIM))
         rows.append((f"{outcome.title}: rows per second and core, times better", outcome.core_ratio, "x", AIM))
+        rows.append((f"{outcome.title}: further rows per core, times better", outcome.further_ratio, "x", AIM))
     return rows
 
 
 def print_outcomes(outcomes: Sequence[Outcome], console: Console) -> None:
     """Print every round of both sides."""
     table = Table(
-        *("", "k rows/s", "k rows/s per core", "s", "CPU-s/GB", "CPU-s: Spark", "broker"),
+        *("", "rows", "k rows/s", "k rows/s per core", "s", "CPU-s/GB", "CPU-s: Spark", "broker"),
         box=None,
         pad_edge=False,
         header_style="bold",
@@ -67,15 +81,12 @@ def print_outcomes(outcomes: Sequence[Outcome], console: Console) -> None:
     for outcome in outcomes:
         table.add_row(Text(f"{outcome.title} (load average {outcome.load_average:.1f})", style="bold"))
         for number, pair in enumerate(outcome.rounds, start=1):
-            for name, turn in zip(SIDES, pair, strict=True):
-                table.add_row(f"  round {number}: {name}", *_cells(turn))
+            for name, one in zip(SIDES, pair, strict=True):
+                table.add_row(f"  round {number}: {name}", *_cells(one.small))
+                table.add_row("", *_cells(one.large))
     console.print(table)
-    for outcome in outcomes:
-        console.print(
-            f"{outcome.title}: {outcome.rate_ratio:.1f} x rows/s, {outcome.core_ratio:.1f} x rows/s per core "
-            f"(aim {AIM:g})",
-            highlight=False,
-        )
+    for row in rows_of(outcomes):
+        console.print(f"{row[0]}: {row[1]:,.1f} {row[2]}" + (f" (aim {AIM:g})" if row[3] else ""), highlight=False)
 
 
 def keep(outcomes: Sequence[Outcome], name: str) -> Path:
@@ -83,7 +94,12 @@ def keep(outcomes: Sequence[Outcome], name: str) -> Path:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     cells = [
-        {**asdict(outcome), "rate_ratio": outcome.rate_ratio, "core_ratio": outcome.core_ratio}
+        {
+            **asdict(outcome),
+            "rate_ratio": outcome.rate_ratio,
+            "core_ratio": outcome.core_ratio,
+            "further_ratio": outcome.further_ratio,
+        }
         for outcome in outcomes
     ]
     path.write_text(json.dumps({"cores": os.cpu_count(), "cells": cells}, indent=2) + "\n", encoding="utf-8")
@@ -92,6 +108,7 @@ def keep(outcomes: Sequence[Outcome], name: str) -> Path:
 
 def _cells(turn: Turn) -> list[str]:
     return [
+        f"{turn.rows:,}",
         f"{turn.rows_per_second / 1e3:,.0f}",
         f"{turn.rows_per_second_and_core / 1e3:,.0f}",
         f"{turn.seconds:.1f}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.beside_kafka import process_cost
-from benchmarks.tables_beside_spark.load import Load
+from benchmarks.tables_beside_spark.load import KEY_BYTES, Load
 from benchmarks.tables_beside_spark.processes import SideProcess
 
 SETTLE_SECONDS = 0.5
@@ -42,6 +42,32 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Both topics, read by one side."""
+
+    small: Turn
+    large: Turn
+
+    @property
+    def further_rows_per_cpu_second(self) -> float:
+        """Rows that the large topic has more than the small one, by the CPU seconds that it took more."""
+        return (self.large.rows - self.small.rows) / self.further_cpu_seconds
+
+    @property
+    def further_cpu_seconds_per_gb(self) -> float:
+        return self.further_cpu_seconds / ((self.large.content_bytes - self.small.content_bytes) / GB)
+
+    @property
+    def further_cpu_seconds(self) -> float:
+        return self.large.cpu_seconds - self.small.cpu_seconds
+
+    @property
+    def start_cpu_seconds(self) -> float:
+        """What a read takes before its first row, if all rows cost the same."""
+        return self.small.cpu_seconds - self.small.rows / self.further_rows_per_cpu_second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingSide:
     """A session, the source it reads with, and the broker that serves it or stands by."""
 
@@ -55,14 +81,23 @@ class ReadingSide:
         """Read a topic, check that all of it came, and tell what it took. Raises `AssertionError`."""
         os.sync()  # what others left to the kernel is not to be written while this side is measured
         pids = self.process.pid, self.broker_pid
-        began = [process_cost.cpu_seconds(pid) for pid in pids]
+        began = [process_cost.spent_by(pid) for pid in pids]
         answer = self.process.ask(do=mode, format=self.source, options={**self.options, "subscribe": topic})
         time.sleep(SETTLE_SECONDS)
-        spark, broker = (process_cost.cpu_seconds(pid) - start for pid, start in zip(pids, began, strict=True))
+        spark, broker = (
+            process_cost.seconds_between(start, process_cost.spent_by(pid))
+            for pid, start in zip(pids, began, strict=True)
+        )
         rows = sum(written.values())
-        assert answer["sums"][0] == rows, f"{self.name} read {answer['sums'][0]} rows of {rows}"
-        assert answer["sums"][2] == rows * load.record_bytes, f"{self.name} read other values"
-        assert answer["sums"][3] == sum(end * (end - 1) // 2 for end in written.values()), "other offsets"
+        wanted = [
+            rows,
+            rows * KEY_BYTES,
+            rows * load.record_bytes,
+            sum(end * (end - 1) // 2 for end in written.values()),
+            sum(partition * count for partition, count in written.items()),
+            rows * len(topic),
+        ]
+        assert answer["sums"] == wanted, f"{self.name} read {answer['sums']} instead of {wanted}"
         return Turn(
             rows=rows,
             content_bytes=load.content_bytes * rows // load.records,
