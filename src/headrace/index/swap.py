@@ -126,13 +126,7 @@ def swap_entries(keys: DomainKeys, swap: Swap, *, now_ms: int) -> Rule[None]:
 
 def _lies_in(extent: WalExtent, planned: Sequence[IndexEntry]) -> bool:
     """Say whether bytes are part of what one of the entries names."""
-    return any(
-        isinstance(entry.extent, WalExtent)
-        and entry.extent.object_id == extent.object_id
-        and entry.extent.start_byte <= extent.start_byte
-        and extent.start_byte + extent.size_bytes <= entry.extent.start_byte + entry.extent.size_bytes
-        for entry in planned
-    )
+    return any(isinstance(entry.extent, WalExtent) and entry.extent.holds(extent) for entry in planned)
 
 
 def _counted_up(

@@ -14,6 +14,14 @@ class WalExtent(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False)
     start_byte: int
     size_bytes: int
 
+    def holds(self, other: "WalExtent") -> bool:
+        """Say whether another extent's bytes are all among these."""
+        return (
+            self.object_id == other.object_id
+            and self.start_byte <= other.start_byte
+            and other.start_byte + other.size_bytes <= self.start_byte + self.size_bytes
+        )
+
 
 class RowGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A row group of a Parquet file, so that a reader fetches it with one ranged read and can trust what comes.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from headrace.errors import Missing
 from headrace.pipeline.compaction_plan import CompactionLimits, Round, plan_rewrite
-from headrace.pipeline.records import SagaKind, SagaRecord, SagaState
+from headrace.pipeline.records import SagaKind, SagaRecord
 from headrace.pipeline.scans import ScannedStream, ScanTask
 from headrace.pipeline.topic_run import TopicRun
 from headrace.runtime.crash_points import CrashPoint
@@ -52,22 +52,7 @@ class CompactionRun(TopicRun):
         return scans
 
     async def _begin(self, round_: Round, info: TableInfo, main: MainPolicy) -> SagaRecord:
-        parts = self._parts
-        planned = SagaRecord(
-            saga_id=f"{parts.rng.getrandbits(128):032x}",
-            epoch=self._lease.epoch,
-            state=SagaState.PLANNED,
-            topic_name=self._table.topic_name,
-            data_prefix=info.data_prefix,
-            after={},
-            ends={},
-            planned_at_ms=parts.clock.now_ms(),
-            planned_bytes=round_.size_bytes,
-            oldest_append_ms=0,
-            newest_append_ms=0,
-            kind=SagaKind.COMPACT,
-            main=main,
-        )
+        planned = self._planned_rewrite(info, kind=SagaKind.COMPACT, main=main, size_bytes=round_.size_bytes)
         await self._put(planned, info, files=len(round_.streams))
         return planned
 

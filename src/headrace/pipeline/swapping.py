@@ -131,7 +131,7 @@ def _fragments(entry: IndexEntry, held_back: Sequence[HeldBack]) -> list[tuple[I
     if not held or not isinstance(entry.extent, WalExtent):
         return [(entry, False)]
     whole = entry.extent
-    if not all(_lies_in(one.extent, whole) for one in held):
+    if not all(whole.holds(one.extent) for one in held):
         # Whoever holds the lease never sees this: what was held back is moved only where there is no saga.
         raise Fenced(f"{entry} was moved since batches of it were held back: the saga was ended by somebody else")
     pieces: list[tuple[IndexEntry, bool]] = []
@@ -149,12 +149,6 @@ def _fragments(entry: IndexEntry, held_back: Sequence[HeldBack]) -> list[tuple[I
         end_byte = whole.start_byte + whole.size_bytes
         pieces.append((_piece(entry, whole, offset, entry.end_offset, byte, end_byte), False))
     return pieces
-
-
-def _lies_in(part: WalExtent, whole: WalExtent) -> bool:
-    is_inside = whole.start_byte <= part.start_byte
-    is_inside &= part.start_byte + part.size_bytes <= whole.start_byte + whole.size_bytes
-    return part.object_id == whole.object_id and is_inside
 
 
 def _piece(

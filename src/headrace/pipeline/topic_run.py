@@ -162,8 +162,20 @@ class TopicRun:
         It was planned under this very lease, while no saga was under way.
         """
         assert kind is not SagaKind.APPEND, "a rewrite is no append"
-        parts, now_ms = self._parts, self._parts.clock.now_ms()
-        planned = SagaRecord(
+        planned = msgspec.structs.replace(
+            self._planned_rewrite(info, kind=kind, main=main, size_bytes=rewrite.size_bytes),
+            inputs=rewrite.inputs,
+            input_rows=rewrite.input_rows,
+            input_bytes=rewrite.input_bytes,
+        )
+        await self._put(planned, info, files=len(rewrite.files) + len(rewrite.gathers))
+        await self._write(planned, self._rewrite_tasks(planned, rewrite))
+        return planned
+
+    def _planned_rewrite(self, info: TableInfo, *, kind: SagaKind, main: MainPolicy, size_bytes: int) -> SagaRecord:
+        """Return the record of a saga that brings nothing new into the table; its inputs may not be known yet."""
+        parts = self._parts
+        return SagaRecord(
             saga_id=f"{parts.rng.getrandbits(128):032x}",
             epoch=self._lease.epoch,
             state=SagaState.PLANNED,
@@ -171,19 +183,13 @@ class TopicRun:
             data_prefix=info.data_prefix,
             after={},
             ends={},
-            planned_at_ms=now_ms,
-            planned_bytes=rewrite.size_bytes,
+            planned_at_ms=parts.clock.now_ms(),
+            planned_bytes=size_bytes,
             oldest_append_ms=0,
             newest_append_ms=0,
             kind=kind,
-            inputs=rewrite.inputs,
-            input_rows=rewrite.input_rows,
-            input_bytes=rewrite.input_bytes,
             main=main,
         )
-        await self._put(planned, info, files=len(rewrite.files) + len(rewrite.gathers))
-        await self._write(planned, self._rewrite_tasks(planned, rewrite))
-        return planned
 
     async def _put(self, planned: SagaRecord, info: TableInfo, *, files: int) -> None:
         """Put the record of a saga, before the first byte of its files is written."""
