@@ -5,6 +5,10 @@ after the first nothing has happened, after the second it may have. Every port p
 them apart, so code above it never has to guess.
 """
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
 
 class HeadraceError(Exception):
     """The root of everything Headrace raises on purpose."""
@@ -48,3 +52,18 @@ class Unsupported(HeadraceError):
 
 class Unusable(HeadraceError):
     """A store can no longer be trusted in this process: stop it, look at the disk, start again."""
+
+
+def without_frames(error: E) -> E:
+    """Let go of the frames that an error and its causes went through, and return it.
+
+    For errors that are kept or handed on as values: their tracebacks would keep every local of these frames alive,
+    whole requests among them, and often the very place where the error is kept.
+    """
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

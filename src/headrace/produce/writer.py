@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable
+from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable, without_frames
 from headrace.index.cache import IndexCache
 from headrace.index.values import LogRecord, PartResult, PartStatus
 from headrace.index.writers import register_writer, retire_writer
@@ -318,6 +318,8 @@ class LogWriter:
         if not isinstance(outcome, LogRecord):
             if self._metrics is not None:
                 self._metrics.given_up.inc()
+            # The frames that it went through hold this frame, whose offers hold the error from here on.
+            without_frames(outcome)
             for offer in frame.offers:
                 self._given_up.note(offer)
                 offer.settle(outcome)

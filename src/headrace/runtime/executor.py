@@ -1,6 +1,11 @@
 """Threads, behind a port: blocking work leaves the event loop here, and only here.
 
 The simulation runs the same code with `InlineExecutor`, so that no thread makes a history unrepeatable.
+
+Must stay true: an error that came back keeps nothing alive once its caller has dealt with it. An error holds its
+traceback, the traceback holds the frames it went through, and these hold their locals: often a request's whole
+buffer. A frame among them that also holds the error, or a future with it, closes a circle. Only a collection would
+break that, and a broker collects seldom.
 """
 
 import asyncio
@@ -51,7 +56,10 @@ class ThreadExecutor:
             elif len(self._threads) < self._max_threads:
                 self._begin_thread()
             self._work.put(_Work(work, loop, done))
-        return await done
+        try:
+            return await done
+        finally:
+            del done  # the future holds the error, whose traceback holds this frame
 
     def close(self) -> None:
         with self._lock:
@@ -78,23 +86,27 @@ class ThreadExecutor:
 
 
 class _Work:
-    """One call on its way to a thread and back."""
+    """One call on its way to a thread and back. Once it is done it refers neither to the call nor to the future."""
 
     __slots__ = ("_call", "_done", "_loop")
 
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]") -> None:
-        self._call = call
+        self._call: Callable[[], Any] | None = call
         self._loop = loop
-        self._done = done
+        self._done: asyncio.Future[Any] | None = done
 
     def perform(self) -> None:
         """Do it, and bring the outcome back to the loop; a loop that is gone has nobody who waits."""
-        result: Any = None
-        error: BaseException | None = None
+        call, self._call = self._call, None
+        assert call is not None, "a call is made once"
         try:
-            result = self._call()
-        except BaseException as raised:  # It belongs to whoever waits; this thread goes on.
-            error = raised
+            result = call()
+        except BaseException as error:  # It belongs to whoever waits; this thread goes on.
+            self._bring_back(None, error)
+        else:
+            self._bring_back(result, None)
+
+    def _bring_back(self, result: Any, error: BaseException | None) -> None:
         if not self._loop.is_closed():
             try:
                 self._loop.call_soon_threadsafe(self._settle, result, error)
@@ -102,12 +114,14 @@ class _Work:
                 return
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
-        if self._done.done():  # cancelled meanwhile
+        done, self._done = self._done, None
+        assert done is not None, "an outcome comes back once"
+        if done.done():  # cancelled meanwhile
             return
         if error is None:
-            self._done.set_result(result)
+            done.set_result(result)
         else:
-            self._done.set_exception(error)
+            done.set_exception(error)
 
 
 class InlineExecutor:

@@ -9,7 +9,8 @@ for its commit lets the next one begin; answers leave in order all the same.
 
 Must stay true:
 - An answer never overtakes an earlier one, and none is sent twice.
-- What a request took from a budget is given back exactly once, when it was answered or the connection is gone.
+- What a request took from a budget is given back exactly once: when it was answered; or, if the connection was lost
+  before that, when the work that holds its frame has ended.
 - Whatever the bytes are, they hurt this connection only.
 """
 
@@ -26,6 +27,7 @@ from headrace.server.foreign import looks_like
 from headrace.server.limits import (
     PRESSED_BYTES_PER_SECOND,
     PRESSED_STALL_S,
+    PRODUCE_KEY,
     SMALLEST_FRAME_BYTES,
     WRITE_HIGH_WATER_BYTES,
 )
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _SIZE = Struct(">i")
 _SIZE_AND_KEY = Struct(">ih")
+_KEY = Struct(">h")
 _HEAD_BYTES = 32
 
 
@@ -50,6 +53,12 @@ class _Request:
         self.is_ready = False
         self.answer: Buffers | None = None
 
+    def settle(self) -> None:
+        """Let go of the bytes, and give back what they took; a second call does nothing."""
+        self.frame = self.answer = None
+        size_bytes, self.size_bytes = self.size_bytes, 0
+        self.budget.give_back(size_bytes)
+
 
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one socket."""
@@ -64,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         "_frame_began_at",
         "_in_line",
         "_is_lost",
+        "_is_producing",
         "_open",
         "_prefix",
         "_server",
@@ -104,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable: asyncio.Event | None = None
         self._write_paused_at: float | None = None
         self._is_lost = False
+        self._is_producing = False
 
     # The transport's calls
 
@@ -148,12 +159,16 @@ class Connection(asyncio.BufferedProtocol):
             assert self._budget is not None
             self._budget.give_back(len(self._frame))
         self._frame = self._in_line = self._stash = None
-        if self._work is not None:
-            self._work.cancel()
-        for request in (*self._open, *self._arrived):
-            self._settle(request)
-        self._open.clear()
+        # A request that has begun settles itself when its work has ended, see `_serve` and `_answered_later`.
+        for request in self._arrived:
+            request.settle()
         self._arrived.clear()
+        if self._work is not None and (self.is_draining or not self._is_producing):
+            self._work.cancel()
+        for request in self._open:
+            if request.is_ready:
+                request.settle()
+        self._open.clear()
         self._server.closed(self)
 
     def pause_writing(self) -> None:
@@ -259,12 +274,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._writable is not None:
                     await self._writable.wait()
                     continue
-                request = self._arrived.popleft()
-                self._open.append(request)
-                assert request.frame is not None
-                answer = await self._server.dispatcher.serve(request.frame, self.peer)
-                request.frame = None
-                self._take_answer(request, answer)
+                await self._serve_one(self._arrived.popleft())
         except HangUp as reason:
             self.hang_up(reason.kind, str(reason))
         except Exception as error:
@@ -273,17 +283,43 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._work = None
 
+    async def _serve_one(self, request: _Request) -> None:
+        self._open.append(request)
+        frame, request.frame = request.frame, None
+        assert frame is not None
+        (api_key,) = _KEY.unpack_from(frame)
+        # Threads and the log may hold the frame of a Produce, and cancelling does not take it from them. So it goes
+        # on to its end, which its time-out bounds, although nobody hears the answer.
+        self._is_producing = api_key == PRODUCE_KEY
+        try:
+            answer = await self._server.dispatcher.serve(frame, self.peer)
+        except BaseException:
+            request.settle()
+            raise
+        finally:
+            del frame
+            self._is_producing = False
+        self._take_answer(request, answer)
+
     def _take_answer(self, request: _Request, answer: Answer) -> None:
         if isinstance(answer, asyncio.Future):
             answer.add_done_callback(lambda done: self._answered_later(request, done))
+            return
+        if self._is_lost:
+            request.settle()
             return
         request.answer, request.is_ready = answer, True
         self._deliver()
 
     def _answered_later(self, request: _Request, done: "asyncio.Future[Buffers | None]") -> None:
-        if self._is_lost or done.cancelled():
+        if done.cancelled():
+            request.settle()
             return
         error = done.exception()
+        if self._is_lost or error is not None:
+            request.settle()
+        if self._is_lost:
+            return
         if error is None:
             request.answer, request.is_ready = done.result(), True
             self._deliver()
@@ -301,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
             request = self._open.popleft()
             if request.answer:
                 self._write(request.answer)
-            self._settle(request)
+            request.settle()
         if self._stash is not None and self._in_line is None:
             stash, self._stash = self._stash, None
             self._go_on(stash)
@@ -315,10 +351,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(buffers[0])
         else:
             self._transport.writelines(buffers)
-
-    def _settle(self, request: _Request) -> None:
-        request.frame = request.answer = None
-        request.budget.give_back(request.size_bytes)
 
     def _is_idle(self) -> bool:
         return not self._open and not self._arrived and self._stash is None

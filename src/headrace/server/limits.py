@@ -20,6 +20,9 @@ PRESSED_STALL_S = 0.5
 PRESSED_BYTES_PER_SECOND = 256 * 1024
 """How fast it has to come in meanwhile."""
 
+PRODUCE_KEY = 0
+"""The API whose requests go on to their end although their connection is lost."""
+
 BACKLOG = 1024
 
 

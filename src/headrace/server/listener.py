@@ -22,7 +22,7 @@ PRESSED_CHECK_INTERVAL_S = 0.1
 MAX_LATE_S = 0.2
 """A look that comes later than this proves nothing: this process was paused or busy, and its clients wait in line."""
 
-ENDS = ("size", "api", "version", "garbage", "slow-frame", "slow-reader", "idle", "limit", "produce")
+ENDS = ("size", "api", "version", "garbage", "elements", "slow-frame", "slow-reader", "idle", "limit", "produce")
 
 # A third of the memory each: what is small is never held up by what is large, nor by what is huge.
 _BUDGETS = 3

@@ -3,8 +3,14 @@
 import asyncio
 from typing import Any
 
+from headrace.errors import Fenced
 from headrace.index.values import PartStatus
 from headrace.index.writers import retire_writer
+from headrace.produce.offers import NewPart
+from headrace.records.batch import iter_batches
+from headrace.runtime.buffers import BufferPool
+from headrace.testing.batches import make_batch
+from tests.unit.circles import no_collection
 from tests.unit.produce.scripted import WRITER, Hold, WriterKit
 
 
@@ -20,6 +26,26 @@ async def test_segment_of_a_fenced_writer_is_closed_when_the_writer_is() -> None
     await asyncio.wait([first, second])
     await kit.writer.close()
     assert kit.script.calls["seal"] == 1
+
+
+async def test_frame_that_was_fenced_leaves_none_of_its_bytes_alive() -> None:
+    kit, pool = WriterKit(frames_in_flight=2), BufferPool(max_idle_bytes=0)
+    (stream,) = await kit.start()
+    await retire_writer(kit.keys, WRITER).apply(kit.metadata)
+
+    async def append() -> None:
+        batch = make_batch([b"value"])
+        memory = pool.lease(len(batch))
+        memory[:] = batch
+        part = NewPart(stream, memory, [view.summary() for view in iter_batches(memory)])
+        appended = await kit.writer.append_all([part])
+        await appended.done
+        assert isinstance(appended.results[0], Fenced)
+
+    with no_collection():
+        await append()
+        await kit.clock.settle()
+        assert pool.leased_bytes == 0
 
 
 async def test_tail_that_fails_keeps_nobody_from_an_answer_or_from_room() -> None:

@@ -60,7 +60,7 @@ class Echo:
         self.gate.set()
 
     def serves(self, api_key: int) -> bool:
-        return api_key == 1
+        return api_key in (0, 1)
 
     async def serve(self, frame: memoryview, peer: str) -> Answer:
         text = bytes(frame[2:]).rstrip()
@@ -430,6 +430,48 @@ async def test_client_that_leaves_while_its_request_is_handled_frees_everything(
         await until(lambda: not made.server._connections)
         assert made.taken_bytes() == 0
         made.echo.gate.set()
+
+
+@pytest.mark.parametrize("text", [b"x" * 100_000, b"promise" + b"x" * 100_000, b"x" * 100])
+async def test_produce_counts_until_its_work_has_ended_although_its_client_left(text: bytes) -> None:
+    async with kit(replace(LIMITS, half_closed_timeout_s=0.1)) as made:
+        made.echo.gate.clear()
+        client = await made.client()
+        begun, waiting = request(text, api_key=0), request(b"z" * 90_000, api_key=0)
+        is_promise = text.startswith(b"promise")
+        await client.send(begun if is_promise else begun + waiting)
+        await until(lambda: len(made.echo.begun) == 1)
+        client.writer.transport.abort()
+        await until(lambda: not made.server._connections)
+        assert made.taken_bytes() == len(begun) - 4, "the work still holds the frame"
+        made.echo.gate.set()
+        for promise in made.echo.promises.values():
+            promise.set_result([b"nobody hears it"])
+        await until(lambda: made.taken_bytes() == 0)
+        assert len(made.echo.begun) == 1, "what had not begun is dropped"
+        gc.collect()
+        assert made.pool.leased_bytes == 0
+
+
+async def test_memory_of_produces_whose_clients_leave_never_passes_its_budget() -> None:
+    size_bytes = 1_000_000
+    async with kit(replace(LIMITS, half_closed_timeout_s=0.1)) as made:
+        made.echo.gate.clear()
+        fitting = LIMITS.request_memory_bytes // 3 // size_bytes
+        for asked in (fitting, 2 * fitting):
+            clients = [await made.client() for _ in range(fitting)]
+            for client in clients:
+                client.writer.write(request(b"x" * (size_bytes - 2), api_key=0))
+            await until(lambda asked=asked: len(made.echo.begun) + made.server._medium.waiting_count == asked)  # type: ignore[misc]
+            for client in clients:
+                client.writer.transport.abort()
+            await until(lambda: made.server._medium.waiting_count > 0 or not made.server._connections)
+        assert len(made.echo.begun) <= fitting
+        assert made.taken_bytes() <= LIMITS.request_memory_bytes // 3
+        made.echo.gate.set()
+        await until(lambda: made.taken_bytes() == 0 and not made.server._connections)
+        gc.collect()
+        assert made.pool.leased_bytes == 0
 
 
 async def test_draining_answers_what_is_under_way_and_accepts_no_more() -> None:
