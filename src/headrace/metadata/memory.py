@@ -18,6 +18,7 @@ from headrace.metadata.port import (
     Key,
     Range,
     Reads,
+    Renewals,
     Seen,
     SessionState,
     Unit,
@@ -89,6 +90,9 @@ class MemoryMetadata:
         if row is None:
             raise ended(session)
         self._write_session(session, row.value)
+
+    def renewals(self, *, timeout_ms: int) -> Renewals | None:
+        return None
 
     async def end_session(self, session: SessionId) -> None:
         self._check_open()

@@ -17,6 +17,7 @@ from headrace.metadata.port import (
     MetadataStore,
     Range,
     Reads,
+    Renewals,
     Seen,
     SessionState,
     Unit,
@@ -24,7 +25,7 @@ from headrace.metadata.port import (
     Watch,
 )
 from headrace.model.ids import SessionId
-from headrace.runtime.call_meter import CallMeter
+from headrace.runtime.call_meter import CallMeter, Operation
 from headrace.runtime.clock import Clock
 from headrace.runtime.metrics import Metrics
 
@@ -100,6 +101,10 @@ class MeteredMetadata:
     async def renew_session(self, session: SessionId) -> None:
         await self._renew_session.timed(self._inner.renew_session(session))
 
+    def renewals(self, *, timeout_ms: int) -> Renewals | None:
+        inner = self._inner.renewals(timeout_ms=timeout_ms)
+        return None if inner is None else _MeteredRenewals(inner, self._renew_session)
+
     async def end_session(self, session: SessionId) -> None:
         await self._end_session.timed(self._inner.end_session(session))
 
@@ -108,6 +113,20 @@ class MeteredMetadata:
 
     async def expire_session(self, seen: SessionState) -> bool:
         return await self._expire_session.timed(self._inner.expire_session(seen))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _MeteredRenewals:
+    """Counts renewals as the store does. Its owner renews by nothing else: one thread writes the series."""
+
+    def __init__(self, inner: Renewals, operation: Operation) -> None:
+        self._inner = inner
+        self._operation = operation
+
+    async def renew(self, session: SessionId) -> None:
+        await self._operation.timed(self._inner.renew(session))
 
     async def close(self) -> None:
         await self._inner.close()

@@ -123,6 +123,21 @@ class Watch(Protocol):
         ...
 
 
+class Renewals(Protocol):
+    """A way to renew sessions that waits behind nothing else this process does with the store.
+
+    All calls come from one thread, which has an event loop of its own and no other work: `renew` may block it.
+    """
+
+    async def renew(self, session: SessionId) -> None:
+        """Renew a session; as `MetadataStore.renew_session`."""
+        ...
+
+    async def close(self) -> None:
+        """Free the connection."""
+        ...
+
+
 class MetadataStore(Protocol):
     """get, range, transact, watch, sessions."""
 
@@ -159,6 +174,13 @@ class MetadataStore(Protocol):
 
     async def renew_session(self, session: SessionId) -> None:
         """Renew a session. Raises `Fenced` if it has ended."""
+        ...
+
+    def renewals(self, *, timeout_ms: int) -> Renewals | None:
+        """Return a connection of its own for renewing sessions with this timeout, to be used from another thread.
+
+        `None` where there is nothing to wait behind, and in the simulation: then `renew_session` is to be called.
+        """
         ...
 
     async def end_session(self, session: SessionId) -> None:

@@ -5,17 +5,23 @@ Must stay true:
   Whoever ends the session counts from when it saw that renewal, which is later; so the keeper stops first.
 - Once a keeper has reported the loss of its session it never says again that the session is alive.
 - No two clocks are compared, and no wall clock is read.
+
+Where the store offers it (`MetadataStore.renewals`), renewals have a thread and a connection of their own. So an
+event loop that is stalled, or a store whose connections are all in use, does not end a session whose process
+is alive. The two threads share a `Term` and nothing else.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Retryable
 from headrace.metadata import keys
-from headrace.metadata.port import MetadataStore, SessionState, Signal
+from headrace.metadata.port import MetadataStore, Renewals, SessionState, Signal
 from headrace.model.ids import SessionId
 from headrace.runtime.clock import Clock
+from headrace.runtime.loop_thread import run_on_thread
 
 RENEWALS_PER_TIMEOUT = 3
 RETRIES_PER_RENEWAL = 4
@@ -52,6 +58,50 @@ class SessionObserver:
         self._first_seen.pop(session, None)
 
 
+class Term:
+    """How long a session is surely alive: what the thread that renews it shares with the one that asks.
+
+    Must stay true: once it has said that the session may be gone, it says so for ever. Therefore the clock is read
+    and the answer remembered inside the lock: a process that was paused between the two finds that time has
+    passed.
+    """
+
+    def __init__(self, clock: Clock, *, deadline: float) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._deadline = deadline
+        self._is_lost = False
+
+    @property
+    def deadline(self) -> float:
+        """The monotonic moment from which on others may have ended the session."""
+        return self._deadline
+
+    def is_surely_alive(self) -> bool:
+        """Return whether the session cannot have timed out yet."""
+        with self._lock:
+            return self._look()
+
+    def extend(self, deadline: float) -> bool:
+        """Move the deadline after a renewal, and return `True`; or `False` if the old one has passed before.
+
+        A process that was paused may learn of its renewal only after the old deadline. By then it has had to stop.
+        """
+        with self._lock:
+            if self._look():
+                self._deadline = deadline
+            return not self._is_lost
+
+    def lose(self) -> None:
+        """Count the session as lost."""
+        with self._lock:
+            self._is_lost = True
+
+    def _look(self) -> bool:
+        self._is_lost = self._is_lost or self._clock.monotonic() >= self._deadline
+        return not self._is_lost
+
+
 class SessionKeeper:
     """Holds one session open. `open` makes one; `lost` is set when the session may be gone."""
 
@@ -61,10 +111,10 @@ class SessionKeeper:
         self._store = store
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
-        self._deadline = deadline
+        self._term = Term(clock, deadline=deadline)
         self.session = session
         self.lost = asyncio.Event()
-        self._running = asyncio.get_running_loop().create_task(self._keep())
+        self._running = asyncio.get_running_loop().create_task(self._hold(store.renewals(timeout_ms=timeout_ms)))
 
     @classmethod
     async def open(cls, store: MetadataStore, clock: Clock, *, timeout_ms: int) -> "SessionKeeper":
@@ -76,11 +126,11 @@ class SessionKeeper:
     @property
     def deadline(self) -> float:
         """The monotonic moment from which on others may have ended the session."""
-        return self._deadline
+        return self._term.deadline
 
     def is_surely_alive(self) -> bool:
         """Return whether the session cannot have timed out yet: what an answer without a transaction asks first."""
-        return not self.lost.is_set() and self._clock.monotonic() < self._deadline
+        return not self.lost.is_set() and self._term.is_surely_alive()
 
     async def close(self) -> None:
         """End the session with its ephemeral keys; if the store cannot be reached, it times out by itself."""
@@ -90,45 +140,55 @@ class SessionKeeper:
 
     async def abandon(self) -> None:
         """Stop renewing and count the session as lost, as a crash would."""
-        self.lost.set()
+        self._lose()
         self._running.cancel()
         await asyncio.wait([self._running])
 
-    async def _keep(self) -> None:
+    def _lose(self) -> None:
+        self._term.lose()
+        self.lost.set()
+
+    async def _hold(self, renewals: Renewals | None) -> None:
+        """Renew, here or on a thread, until the session is lost. The deadline is watched here in any case."""
         watchdog = asyncio.get_running_loop().create_task(self._watch_deadline())
         try:
-            while not self.lost.is_set():
-                await self._clock.sleep(self._timeout_s / RENEWALS_PER_TIMEOUT)
-                await self._renew()
+            if renewals is None:
+                await self._keep(self._store.renew_session)
+            else:
+                await run_on_thread("session", lambda: self._keep_apart(renewals))
         finally:
-            self.lost.set()
+            self._lose()
             watchdog.cancel()
 
-    async def _renew(self) -> None:
+    async def _keep_apart(self, renewals: Renewals) -> None:
+        try:
+            await self._keep(renewals.renew)
+        finally:
+            await renewals.close()
+
+    async def _keep(self, renew: Callable[[SessionId], Awaitable[None]]) -> None:
+        while self._term.is_surely_alive():
+            await self._clock.sleep(self._timeout_s / RENEWALS_PER_TIMEOUT)
+            await self._renew(renew)
+
+    async def _renew(self, renew: Callable[[SessionId], Awaitable[None]]) -> None:
         """Renew once, with retries until the deadline has passed."""
-        while not self.lost.is_set():
+        while self._term.is_surely_alive():
             sent_at = self._clock.monotonic()
             try:
-                await self._store.renew_session(self.session)
+                await renew(self.session)
             except (Retryable, OutcomeUnknown):
                 await self._clock.sleep(self._timeout_s / RENEWALS_PER_TIMEOUT / RETRIES_PER_RENEWAL)
             except HeadraceError:
-                self.lost.set()
+                self._term.lose()
             else:
-                self._note_renewal(sent_at)
+                self._term.extend(sent_at + self._timeout_s)
                 return
-
-    def _note_renewal(self, sent_at: float) -> None:
-        # A process that was paused may learn of its renewal only after the old deadline. By then it has had to stop.
-        if self.is_surely_alive():
-            self._deadline = sent_at + self._timeout_s
-        else:
-            self.lost.set()
 
     async def _watch_deadline(self) -> None:
         """Report the loss when the deadline passes, even while a renewal hangs."""
-        while (left_s := self._deadline - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left_s)
+        while self._term.is_surely_alive():
+            await self._clock.sleep(max(0.0, self._term.deadline - self._clock.monotonic()))
         self.lost.set()
 
 

@@ -83,7 +83,7 @@ class MetadataSettings:
         int,
         Setting(
             "postgres.lock.timeout.ms",
-            5 * SECOND_MS,
+            1_500,
             Whole(minimum=10, maximum=10 * MINUTE_MS),
             "How long a transaction waits for a lock, so that a paused process cannot hold up the others for ever.",
             unit="ms",

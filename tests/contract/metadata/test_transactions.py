@@ -1,6 +1,8 @@
 """Isolation, atomicity and versions of `transact`."""
 
 import asyncio
+import contextlib
+import weakref
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,6 +14,7 @@ from headrace.metadata.port import MAX_KEY_BYTES, Decision, Key, MetadataStore, 
 from headrace.model.ids import SessionId
 from tests.contract.metadata.rules import COUNTER, DOMAIN, OTHER_DOMAIN, decided, delete, increment, put, value
 from tests.contract.metadata.test_watches import LIMIT_S
+from tests.unit.circles import Buffer, is_gone, no_collection
 
 ROUNDS = 15
 
@@ -268,3 +271,20 @@ async def test_a_cancelled_caller_leaves_all_or_nothing(store: MetadataStore) ->
             lambda seen: Decision(result=len(seen.values), deletes=list(seen.values)),
         )
         assert seen.result in (0, 2)
+
+
+async def test_refused_transaction_keeps_nothing_of_its_caller_alive(store: MetadataStore) -> None:
+    async def ask() -> "weakref.ref[Buffer]":
+        buffer = Buffer()
+
+        def refuse(seen: Seen) -> Decision[None]:
+            raise Invalid(f"{type(buffer).__name__} is not taken")
+
+        with contextlib.suppress(Invalid):
+            await store.transact([DOMAIN.unit], Reads(), refuse)
+        return weakref.ref(buffer)
+
+    with no_collection():
+        first = await ask()
+        await ask()  # whatever a thread keeps of its last work, the next one takes its place
+        assert is_gone(first)

@@ -4,7 +4,7 @@ Must stay true: every wait has a limit that the *server* keeps, so a process tha
 transaction loses its locks instead of holding the cluster.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -14,17 +14,29 @@ from headrace.errors import Unsupported
 
 DEFAULT_SCHEMA = "headrace"
 
+RENEWAL_TRIES_PER_TIMEOUT = 4
+"""One try to renew a session takes at most this fraction of the session's timeout."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresLimits:
-    """How many connections, and how long anything may take."""
+    """How many connections, and how long anything may take.
+
+    The time-outs stand in proportion to the session's, 5 s: who waits for a lock gives up (1.5 s) before the server
+    takes the lock from a paused holder (2 s), and both happen in less than half a session.
+    """
 
     pool_size: int = 8
-    lock_timeout_ms: int = 5_000
-    idle_in_transaction_timeout_ms: int = 5_000
+    lock_timeout_ms: int = 1_500
+    idle_in_transaction_timeout_ms: int = 2_000
     statement_timeout_ms: int = 15_000
     client_check_ms: int = 250
     connect_timeout_s: float = 10.0
+
+    def for_renewals(self, timeout_ms: int) -> "PostgresLimits":
+        """Return the limits of a connection that renews: a try that hangs ends while there is time for another."""
+        try_ms = max(1, timeout_ms // RENEWAL_TRIES_PER_TIMEOUT)
+        return replace(self, lock_timeout_ms=try_ms, statement_timeout_ms=try_ms, connect_timeout_s=try_ms / 1000)
 
     @property
     def answer_timeout_s(self) -> float:

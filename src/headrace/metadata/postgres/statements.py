@@ -33,6 +33,13 @@ class Statements:
         self.read_reverse = self.read_range.replace("ORDER BY key", "ORDER BY key DESC")
         self.read_session_keys = f"SELECT key FROM {kv} WHERE session = $1"
         self.write = f"SELECT {schema}.write($1, $2, $3, $4, $5, $6, $7)"
+        # One statement is one transaction. The row is changed after the lock was taken: if the session was ended
+        # while it waited, the row is gone and nothing is returned.
+        self.renew = (
+            "WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($1::bigint)) "
+            f"UPDATE {kv} SET version = nextval('{schema}.revision') FROM locked WHERE key = $2 "
+            f"RETURNING version, pg_notify('{schema}', $3::text || ' ' || version)"
+        )
         self.lock_schema = f"SELECT pg_advisory_xact_lock({self.lock_id('schema')})"
         self.has_schema = f"SELECT to_regclass('{schema}.about') IS NOT NULL"
         self.read_schema_version = f"SELECT max(version) FROM {schema}.about"

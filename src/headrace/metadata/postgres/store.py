@@ -25,6 +25,7 @@ from headrace.metadata.port import (
     Key,
     Range,
     Reads,
+    Renewals,
     Seen,
     SessionState,
     Unit,
@@ -34,6 +35,7 @@ from headrace.metadata.port import (
 from headrace.metadata.postgres.connections import PostgresLimits, connect_arguments, open_pool, split_url
 from headrace.metadata.postgres.failures import CONNECTION_ERRORS, ERRORS, translated
 from headrace.metadata.postgres.listening import Listener
+from headrace.metadata.postgres.renewing import PostgresRenewals, renew_on
 from headrace.metadata.postgres.statements import SCHEMA_VERSION, Statements
 from headrace.metadata.postgres.turns import Turns
 from headrace.metadata.session_records import encode_session, ended, new_session_id, session_state
@@ -63,6 +65,7 @@ class PostgresMetadata:
         rng: Rng,
         crash_points: CrashPoints,
         limits: PostgresLimits,
+        dsn: str,
     ) -> None:
         self._pool = pool
         self._sql = statements
@@ -70,6 +73,8 @@ class PostgresMetadata:
         self._hub = hub
         self._rng = rng
         self._crash_points = crash_points
+        self._limits = limits
+        self._dsn = dsn
         self._acquire_timeout_s = limits.connect_timeout_s
         self._turns = Turns(limit_s=limits.answer_timeout_s)
         self._is_closed = False
@@ -99,7 +104,7 @@ class PostgresMetadata:
         except BaseException:
             pool.terminate()
             raise
-        return cls(pool, statements, listener, hub=hub, rng=rng, crash_points=crash_points, limits=limits)
+        return cls(pool, statements, listener, hub=hub, rng=rng, crash_points=crash_points, limits=limits, dsn=dsn)
 
     async def get(self, key: Key) -> Versioned | None:
         found = await self._fetch(self._sql.read_one, keys.check(key))
@@ -139,16 +144,27 @@ class PostgresMetadata:
     async def open_session(self, *, timeout_ms: int) -> SessionId:
         value = encode_session(timeout_ms)
         session = new_session_id(self._rng)
-        await self._put_session(session, lambda _: value)
+        key = keys.session(session)
+        unit = keys.unit_of(key)
+
+        async def body(connection: Connection) -> None:
+            await self._write(connection, Decision(result=None, puts={key: value}), [unit], None)
+
+        await self._transact([unit], (), body)
         return session
 
     async def renew_session(self, session: SessionId) -> None:
-        def same(row: Versioned | None) -> bytes:
-            if row is None:
-                raise ended(session)
-            return row.value
+        connection = await self._acquire()
+        try:
+            await renew_on(connection, self._sql, session)
+        finally:
+            await self._release(connection)
 
-        await self._put_session(session, same)
+    def renewals(self, *, timeout_ms: int) -> Renewals | None:
+        # A server that has gone says nothing, so the driver waits no longer than the server may take.
+        limits = self._limits.for_renewals(timeout_ms)
+        arguments = {**connect_arguments(self._dsn, limits), "command_timeout": limits.statement_timeout_ms / 1000}
+        return PostgresRenewals(lambda: asyncpg.connect(**arguments), self._sql, check_open=self._check_open)
 
     async def end_session(self, session: SessionId) -> None:
         await self._end_session(session, None)
@@ -248,17 +264,6 @@ class PostgresMetadata:
                 )
             )
 
-    async def _put_session(self, session: SessionId, value_after: Callable[[Versioned | None], bytes]) -> None:
-        key = keys.session(session)
-        unit = keys.unit_of(key)
-
-        async def body(connection: Connection) -> None:
-            seen = await self._see(connection, Reads(keys=[key]), None)
-            decision = Decision(result=None, puts={key: value_after(seen.values.get(key))})
-            await self._write(connection, decision, [unit], None)
-
-        await self._transact([unit], (), body)
-
     async def _end_session(self, session: SessionId, version: int | None) -> bool:
         """End a session, if it still has the version that was seen; say whether it ended now."""
         key = keys.session(session)
@@ -301,8 +306,13 @@ class PostgresMetadata:
 
     async def _acquire(self) -> Connection:
         self._check_open()
-        with translated():
-            connection = await self._pool.acquire(timeout=self._acquire_timeout_s)
+        try:
+            with translated():
+                connection = await self._pool.acquire(timeout=self._acquire_timeout_s)
+        except Retryable:
+            # The pool refuses whoever comes while it closes; only a closed store is not worth another try.
+            self._check_open()
+            raise
         if self._is_closed:
             # The pool serves whoever was waiting already, and closes the connection under their hands.
             await self._release(connection)

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar, cast
 
 from headrace.errors import Throttled, Unusable
+from headrace.metadata.sqlite.renewing import Turnstile
 from headrace.metadata.sqlite.writer import Failed, GroupOutcome, GroupWriter, Job, WriteTransaction
 from headrace.runtime.executor import Executor
 
@@ -38,12 +39,14 @@ class WriteQueue:
         executor: Executor,
         *,
         linger_s: float,
+        turnstile: Turnstile,
         on_outcome: Callable[[GroupOutcome], None],
     ) -> None:
         """With an executor that works on the caller's thread `linger_s` must be 0."""
         self._writer = writer
         self._executor = executor
         self._linger_s = linger_s
+        self._turnstile = turnstile
         self._on_outcome = on_outcome
         self._lock = threading.Lock()
         self._queued: SimpleQueue[_Queued | None] = SimpleQueue()
@@ -65,7 +68,10 @@ class WriteQueue:
             self._is_running = True
         if must_start:
             self._running = loop.create_task(self._executor.run(lambda: self._run_groups(loop)))
-        return cast(T, await queued.answer)
+        try:
+            return cast(T, await queued.answer)
+        finally:
+            del queued  # its future holds the error, whose traceback holds this frame
 
     async def close(self) -> None:
         """Refuse new jobs and wait for those under way."""
@@ -79,7 +85,8 @@ class WriteQueue:
             # A caller that was cancelled before its turn gets what it asked for: nothing happens.
             group = [queued for queued in group if not queued.answer.cancelled()]
             if group:
-                outcome = self._writer.run([queued.job for queued in group])
+                with self._turnstile.turn():
+                    outcome = self._writer.run([queued.job for queued in group])
                 loop.call_soon_threadsafe(self._answer, group, outcome)
 
     def _take(self) -> list[_Queued]:

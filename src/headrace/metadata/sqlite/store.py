@@ -3,6 +3,8 @@
 Must stay true: nothing here blocks the event loop, and all state that the loop sees changes on the loop's thread.
 """
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -18,6 +20,7 @@ from headrace.metadata.port import (
     Key,
     Range,
     Reads,
+    Renewals,
     Seen,
     SessionState,
     Unit,
@@ -31,6 +34,7 @@ from headrace.metadata.sqlite.connections import BUSY_LIMIT_S, BusyHandler, conn
 from headrace.metadata.sqlite.failures import translate
 from headrace.metadata.sqlite.following import Follower, touch, watch_file
 from headrace.metadata.sqlite.queue import LINGER_S, WriteQueue
+from headrace.metadata.sqlite.renewing import RENEWAL_BUSY_LIMIT_S, SqliteRenewals, Turnstile, renewal
 from headrace.metadata.sqlite.writer import GroupOutcome, GroupWriter, WriteTransaction
 from headrace.metadata.watching import WatchHub
 from headrace.model.ids import SessionId
@@ -72,12 +76,27 @@ class SqliteMetadata:
             return BusyHandler(clock, self._stop, limit_s=limit_s)
 
         signal_path = watch_file(path)
-        self._writer = GroupWriter(
-            prepare_file(path, handler(busy_limit_s)),
-            path,
-            crash_points=crash_points,
-            on_committed=lambda: touch(signal_path),
-        )
+
+        def writer(connection: apsw.Connection, *, reports_others: bool) -> GroupWriter:
+            return GroupWriter(
+                connection,
+                path,
+                crash_points=crash_points,
+                on_committed=lambda: touch(signal_path),
+                reports_others=reports_others,
+            )
+
+        def renewal_writer() -> GroupWriter:
+            try:
+                return writer(connect(path, handler(RENEWAL_BUSY_LIMIT_S)), reports_others=False)
+            except apsw.Error as error:
+                raise translate(error, path) from error
+
+        self._writer = writer(prepare_file(path, handler(busy_limit_s)), reports_others=True)
+        self._open_renewal_writer = renewal_writer
+        self._turnstile = Turnstile()
+        # Without threads, as in the simulation, renewals are jobs like all others.
+        self._has_threads = linger_s > 0
         self._readers = [connect(path, handler(busy_limit_s)) for _ in range(READERS)]
         self._probe = connect(path, None)
         self._executors = [make_executor(f"metadata-{name}", threads) for name, threads in _EXECUTORS]
@@ -85,7 +104,9 @@ class SqliteMetadata:
         self._checkpointer = Checkpointer(
             connect(path, handler(CHECKPOINT_BUSY_LIMIT_S)), checkpoint_executor, self._note_bad_checkpoint
         )
-        self._queue = WriteQueue(self._writer, write_executor, linger_s=linger_s, on_outcome=self._on_outcome)
+        self._queue = WriteQueue(
+            self._writer, write_executor, linger_s=linger_s, turnstile=self._turnstile, on_outcome=self._on_outcome
+        )
         self._hub = WatchHub()
         self._follower = Follower(
             path,
@@ -183,15 +204,22 @@ class SqliteMetadata:
         return session
 
     async def renew_session(self, session: SessionId) -> None:
-        key = keys.session(session)
+        await self._queue.run(renewal(session))
 
-        def job(transaction: WriteTransaction) -> None:
-            found = transaction.read_keys((key,))
-            if not found:
-                raise ended(session)
-            transaction.write([keys.unit_of(key)], puts={key: found[key].value})
+    def renewals(self, *, timeout_ms: int) -> Renewals | None:
+        if not self._has_threads:
+            return None
+        loop = asyncio.get_running_loop()
 
-        await self._queue.run(job)
+        def on_written(writer: GroupWriter, wal_pages: int) -> None:
+            # What one writer must not trust the other must not, either.
+            self._writer.unusable_because = self._writer.unusable_because or writer.unusable_because
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody checkpoints any more.
+                loop.call_soon_threadsafe(self._note_pages, wal_pages)
+
+        return SqliteRenewals(
+            self._open_renewal_writer, self._turnstile, check_usable=self._check_usable, on_written=on_written
+        )
 
     async def end_session(self, session: SessionId) -> None:
         await self._queue.run(lambda transaction: _end_session(transaction, session, None))
@@ -262,6 +290,11 @@ class SqliteMetadata:
             self._hub.signal([unit], revision)
         self._follower.note_revision(outcome.last_revision)
         self._checkpointer.note_pages(outcome.wal_pages)
+
+    def _note_pages(self, wal_pages: int) -> None:
+        # A broker that is idle writes nothing but renewals, and its log must be checkpointed all the same.
+        if not self._is_closed:
+            self._checkpointer.note_pages(wal_pages)
 
     def _note_bad_checkpoint(self, error: apsw.Error) -> None:
         # Pages whose fsync failed may count as clean the next time: a second checkpoint would prove nothing.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from headrace.errors import HeadraceError, OutcomeUnknown, Unusable
+from headrace.errors import HeadraceError, OutcomeUnknown, Unusable, without_frames
 from headrace.metadata import keys
 from headrace.metadata.port import Key, Range, Unit, Versioned
 from headrace.metadata.sqlite import rows
@@ -69,9 +69,17 @@ Job = Callable[[WriteTransaction], object]
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A job's answer when it raised, or when its group did."""
+    """A job's answer when it raised, or when its group did.
+
+    An error that was raised on purpose goes on without the frames of this thread: they hold the answers of the whole
+    group, this one too, and would keep all of it alive. Our own mistakes keep theirs, for the log.
+    """
 
     error: BaseException
+
+    def __post_init__(self) -> None:
+        if isinstance(self.error, HeadraceError):
+            without_frames(self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +111,14 @@ class GroupWriter:
         *,
         crash_points: CrashPoints,
         on_committed: Callable[[], None],
+        reports_others: bool = True,
     ) -> None:
+        """With `reports_others` an outcome names the changes of other writers, too."""
         self._connection = connection
         self._path = path
         self._crash_points = crash_points
         self._on_committed = on_committed
+        self._reports_others = reports_others
         self._known_revision = rows.last_revision(connection)
         self._wal_pages = 0
         self.unusable_because: str | None = None
@@ -161,7 +172,7 @@ class GroupWriter:
     def _begin(self) -> tuple[WriteTransaction, list[tuple[str, int]]]:
         self._connection.execute("BEGIN IMMEDIATE")
         revision = rows.last_revision(self._connection)
-        is_ours = revision == self._known_revision
+        is_ours = revision == self._known_revision or not self._reports_others
         foreign = [] if is_ours else rows.changed_since(self._connection, self._known_revision)
         return WriteTransaction(self._connection, revision), foreign
 

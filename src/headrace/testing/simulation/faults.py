@@ -249,6 +249,9 @@ class FaultyMetadata:
 
         await self._wire.send_with(f"renew_session {session}", work, fault)
 
+    def renewals(self, *, timeout_ms: int) -> None:
+        """Renewals go through the wire like all else: one seed, one history."""
+
     async def end_session(self, session: SessionId) -> None:
         await self._wire.send(f"end_session {session}", lambda: self._inner.end_session(session), WRITE_FAULTS)
 

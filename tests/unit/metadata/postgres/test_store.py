@@ -1,10 +1,13 @@
 """What only PostgreSQL does: locks that time out, connections that break, a server that goes away."""
 
 import asyncio
+from types import SimpleNamespace
 
+import asyncpg
 import pytest
 
-from headrace.errors import OutcomeUnknown, Retryable, Unsupported
+from headrace.errors import OutcomeUnknown, Retryable, Unsupported, Unusable
+from headrace.metadata import keys
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.open import open_metadata
 from headrace.metadata.port import Decision, Key, Reads
@@ -181,6 +184,47 @@ async def test_those_who_wait_for_a_unit_leave_connections_to_others(
         await store.renew_session(session)
         assert await value(store, COUNTER) is None
     assert sorted(await asyncio.gather(*waiting)) == list(range(20))
+
+
+async def test_renewals_wait_neither_for_the_pool_nor_behind_the_domain(
+    open_store: OpenStore, admin: Connection, schema: str
+) -> None:
+    """A transaction in the session waits for its domain and holds the only connection and the session's lock."""
+    store = await open_store(limits=PostgresLimits(pool_size=1, lock_timeout_ms=10**6, statement_timeout_ms=10**6))
+    session = await store.open_session(timeout_ms=60_000)
+    renewals = store.renewals(timeout_ms=60_000)
+    assert renewals is not None
+    sql = Statements(schema)
+    unit = keys.unit_of(keys.session(session))
+    async with admin.transaction():
+        await admin.execute(f"SELECT pg_advisory_xact_lock({sql.lock_id(DOMAIN.unit)})")
+        # As the waiting transaction may: which lock comes first depends on the numbers.
+        await admin.execute(f"SELECT pg_advisory_xact_lock_shared({sql.lock_id(unit)})")
+        decision = Decision(result=None, puts={KEY: b"1"})
+        waiting = asyncio.ensure_future(store.transact([DOMAIN.unit], Reads(), lambda _: decision, session=session))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(LIMIT_S / 6):
+            await renewals.renew(session)
+        assert not waiting.done()
+    await waiting
+    await renewals.close()
+
+
+async def test_who_waits_for_a_connection_while_the_store_closes_is_told_that_it_is_closed(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store()
+
+    async def acquire(timeout: float) -> None:
+        store._is_closed = True
+        raise asyncpg.InterfaceError("pool is closing")
+
+    pool = store._pool
+    monkeypatch.setattr(store, "_pool", SimpleNamespace(acquire=acquire))
+    with pytest.raises(Unusable):
+        await increment(store)
+    monkeypatch.setattr(store, "_pool", pool)
+    store._is_closed = False
 
 
 async def test_callers_that_were_cancelled_do_not_go_on_waiting_in_the_server(
