@@ -128,9 +128,11 @@ class LogKit:
         (result,) = await self.commit((stream, [batch(count, at_ms=at_ms)]))
         return result.base_offset
 
-    async def fold(self, *, max_records: int = 1000, lag_records: int = 0) -> int:
-        records = await plan_fold(self.store, self.keys, max_records=max_records, lag_records=lag_records)
-        return await fold_records(self.keys, records, now_ms=self.now_ms).apply(self.store) if records else 0
+    async def fold(self, *, max_records: int = 1000, lag_records: int = 0, max_entries: int = 1000) -> int:
+        plan = await plan_fold(
+            self.store, self.keys, max_records=max_records, lag_records=lag_records, max_entries=max_entries
+        )
+        return await fold_records(self.keys, plan, now_ms=self.now_ms).apply(self.store) if plan else 0
 
     async def seal(self, object_id: ObjectId) -> ObjectRecord | None:
         return await seal_object(self.keys, object_id, now_ms=self.now_ms).apply(self.store)

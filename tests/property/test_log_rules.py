@@ -167,9 +167,9 @@ class LogMachine(RuleBasedStateMachine):
 
     # Keeping
 
-    @rule(records=st.integers(1, 5), lag=st.integers(0, 3))
-    def fold(self, records: int, lag: int) -> None:
-        at_once(self.log.fold(max_records=records, lag_records=lag))
+    @rule(records=st.integers(1, 5), lag=st.integers(0, 3), entries=st.integers(1, 4))
+    def fold(self, records: int, lag: int, entries: int) -> None:
+        at_once(self.log.fold(max_records=records, lag_records=lag, max_entries=entries))
 
     @rule(stream=st.integers(0, STREAMS - 1), data=st.data())
     def move_log_start(self, stream: int, data: st.DataObject) -> None:
@@ -251,12 +251,11 @@ class LogMachine(RuleBasedStateMachine):
 
     def _entries(self, stream: StreamId) -> list[IndexEntry]:
         """All entries of a stream, folded or not, straight from the store. Below the log start there may be holes."""
-        folded_to = at_once(self.log.state()).folded_to
+        domain = at_once(self.log.state())
         unfolded = [
             record.index_entry(entry)
             for record in at_once(self.log.log())
-            if record.seq >= folded_to
-            for entry in record.entries
+            for entry in domain.unfolded(record)
             if entry.stream == stream
         ]
         return at_once(self.log.index(stream)) + unfolded

@@ -211,6 +211,7 @@ class _Making:
             crash_points=self._runtime.crash_points,
             limits=FoldLimits(
                 records_per_step=self._settings.index.fold_batch_records,
+                entries_per_step=self._settings.index.fold_batch_entries,
                 steps_per_tick=FOLD_STEPS_PER_TICK,
                 lag_records=lag_records,
             ),

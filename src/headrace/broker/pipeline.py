@@ -178,6 +178,7 @@ class PipelineHost:
                 crash_points=crash_points,
                 limits=FoldLimits(
                     records_per_step=settings.index.fold_batch_records,
+                    entries_per_step=settings.index.fold_batch_entries,
                     steps_per_tick=FOLD_STEPS_PER_TICK,
                     lag_records=0,
                 ),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.index.fold import fold_records, plan_fold
+from headrace.index.fold import MAX_STEP_ENTRIES, FoldPlan, fold_records, plan_fold
 from headrace.index.rule import StalePlan
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
@@ -12,11 +12,15 @@ from headrace.runtime.crash_points import CrashPoint, CrashPoints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldLimits:
-    """How many records one transaction folds, how many transactions one tick makes, and what is left in the tail."""
+    """How much one transaction folds, how many transactions one tick makes, and what is left in the tail.
+
+    Entries bound a transaction's keys and bytes: each is two keys at most, of some hundred bytes.
+    """
 
     records_per_step: int
     steps_per_tick: int
     lag_records: int
+    entries_per_step: int = MAX_STEP_ENTRIES
 
 
 class Folder:
@@ -38,28 +42,34 @@ class Folder:
         self._limits = limits
 
     async def tick(self) -> int:
-        """Fold what is due, within the limits, and return how many records were folded."""
+        """Fold what is due, within the limits, and return how many records are folded wholly."""
         folded = 0
+        plan: FoldPlan | None = None
         for _ in range(self._limits.steps_per_tick):
-            step = await self._step()
-            folded += step
-            if step < self._limits.records_per_step:
+            plan = await self._step(plan)
+            if plan is None:
+                break
+            folded += len(plan.done)
+            if not plan.is_full:
                 break
         return folded
 
-    async def _step(self) -> int:
-        records = await plan_fold(
+    async def _step(self, previous: FoldPlan | None) -> FoldPlan | None:
+        """Make the next step and return what it did; `None` if there was nothing to do, or another process did it."""
+        plan = await plan_fold(
             self._metadata,
             self._keys,
             max_records=self._limits.records_per_step,
             lag_records=self._limits.lag_records,
+            max_entries=self._limits.entries_per_step,
+            known=None if previous is None else previous.records[-1],
         )
         self._crash_points.reach(CrashPoint.FOLD_AFTER_READ)
-        if not records:
-            return 0
+        if plan is None:
+            return None
         try:
-            await fold_records(self._keys, records, now_ms=self._clock.now_ms()).apply(self._metadata)
+            await fold_records(self._keys, plan, now_ms=self._clock.now_ms()).apply(self._metadata)
         except StalePlan:
-            return 0
+            return None
         self._crash_points.reach(CrashPoint.FOLD_AFTER_STEP)
-        return len(records)
+        return plan

@@ -45,6 +45,9 @@ MAX_SKIPPED = 100
 """How many signals of our own commits are passed over before one is followed after all: what was folded meanwhile can
 be let go of only then."""
 
+PLACE_BITS = 32
+"""An entry's place in the log is one number: its record's, and in these low bits its own within the record."""
+
 TURNS_TO_TELL = 2
 """After how many turns of the loop the maker of a commit has passed it on: the store's future, then the writer."""
 
@@ -62,21 +65,21 @@ class StreamListener(Protocol):
 
 
 class _Tail:
-    """A stream's entries that are not known to be folded, and the commit record of each, in order."""
+    """A stream's entries that are not known to be folded, and the place of each in the log, in order."""
 
-    __slots__ = ("entries", "seqs")
+    __slots__ = ("entries", "places")
 
     def __init__(self) -> None:
-        self.seqs: list[int] = []
+        self.places: list[int] = []
         self.entries: list[IndexEntry] = []
 
-    def append(self, seq: int, entry: IndexEntry) -> None:
-        self.seqs.append(seq)
+    def append(self, place: int, entry: IndexEntry) -> None:
+        self.places.append(place)
         self.entries.append(entry)
 
-    def drop_below(self, seq: int) -> None:
-        position = bisect_left(self.seqs, seq)
-        del self.seqs[:position]
+    def drop_below(self, place: int) -> None:
+        position = bisect_left(self.places, place)
+        del self.places[:position]
         del self.entries[:position]
 
 
@@ -125,9 +128,9 @@ class IndexView:
         assert record.seq == self.position, f"record {record.seq} applied at position {self.position}"
         self.position += 1
         grown: dict[StreamId, StreamHead] = {}
-        for entry in record.entries:
+        for place, entry in enumerate(record.entries, record.seq << PLACE_BITS):
             indexed = record.index_entry(entry)
-            self._tails[entry.stream].append(record.seq, indexed)
+            self._tails[entry.stream].append(place, indexed)
             self._changed_at[entry.stream] = record.seq
             head = grown.get(entry.stream) or self._heads.get(entry.stream)
             if head is not None and (entry.stream in grown or head.seq < record.seq):
@@ -159,11 +162,15 @@ class IndexView:
         """Return the head as it is known here."""
         return self._heads.get(stream)
 
-    def drop_folded_tail(self, folded_to: int) -> None:
-        """Let go of tail entries that are in the store's per-stream index by now."""
-        for stream in [stream for stream, tail in self._tails.items() if tail.seqs[0] < folded_to]:
+    def drop_folded_tail(self, folded_to: int, folded_entries: int = 0) -> None:
+        """Let go of tail entries that are in the store's per-stream index by now.
+
+        Of a record that is folded in part they must go, too: a swap or a trim may exchange or remove them there.
+        """
+        end_place = (folded_to << PLACE_BITS) + folded_entries
+        for stream in [stream for stream, tail in self._tails.items() if tail.places[0] < end_place]:
             tail = self._tails[stream]
-            tail.drop_below(folded_to)
+            tail.drop_below(end_place)
             if not tail.entries:
                 del self._tails[stream]
 
@@ -231,7 +238,7 @@ class IndexCache:
             start_seq = max(self.view.position, domain.folded_to)
             records = await self._read_records(start_seq, domain.next_seq)
             if records is not None:
-                self._apply(start_seq, records, domain.folded_to)
+                self._apply(start_seq, records, domain)
                 return
 
     async def _read_records(self, start_seq: int, end_seq: int) -> list[LogRecord] | None:
@@ -245,13 +252,13 @@ class IndexCache:
             records += page
         return records
 
-    def _apply(self, start_seq: int, records: Sequence[LogRecord], folded_to: int) -> None:
+    def _apply(self, start_seq: int, records: Sequence[LogRecord], domain: DomainState) -> None:
         """Bring the view up to date, all at once: no look-up sees one that has begun anew and holds nothing yet."""
         if self.view.position < start_seq:
             self.view.reset(start_seq)
         for record in records:
             self.view.apply(record)
-        self.view.drop_folded_tail(folded_to)
+        self.view.drop_folded_tail(domain.folded_to, domain.folded_entries)
 
     def note_committed(self, record: LogRecord, revision: int) -> None:
         """Take a commit that this very process has just made, if everything before it is known."""

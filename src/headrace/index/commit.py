@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from headrace.errors import Corrupt, Fenced, Retryable
 from headrace.index import producers
 from headrace.index.producers import Refused
@@ -289,9 +291,7 @@ def commit_frame(keys: DomainKeys, commit: FrameCommit) -> Rule[Outcome]:
             results,
         )
         puts[keys.log(record.seq)] = LOG_RECORD.encode(record)
-        puts[keys.state] = DOMAIN_STATE.encode(
-            DomainState(domain.next_seq + 1, domain.folded_to, domain.next_stream_id)
-        )
+        puts[keys.state] = DOMAIN_STATE.encode(msgspec.structs.replace(domain, next_seq=domain.next_seq + 1))
         puts[writer_key] = WRITER_STATE.encode(
             WriterState(writer.session, writer.registered_at_ms, commit.frame_number, domain.next_seq)
         )

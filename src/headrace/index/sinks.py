@@ -15,6 +15,8 @@ write's end it never will be (I3, I8); offsets are given by the same rules as to
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.errors import Exists, Fenced, Invalid, Missing
 from headrace.index.commit import AppendPart, CommitDraft, FrameCommit
 from headrace.index.objects import wal_object_key
@@ -193,7 +195,7 @@ def _appended(
             )
         )
     if commit.frames:
-        after = DomainState(domain.next_seq + len(commit.frames), domain.folded_to, domain.next_stream_id)
+        after = msgspec.structs.replace(domain, next_seq=domain.next_seq + len(commit.frames))
         puts[keys.state] = DOMAIN_STATE.encode(after)
     return puts, tuple(ranges[stream] for stream in sorted(ranges))
 

@@ -51,11 +51,21 @@ class PartStatus(enum.IntEnum):
 
 
 class DomainState(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers that are given out once. Commit records below `folded_to` are in the per-stream index."""
+    """Numbers that are given out once. Commit records below `folded_to` are in the per-stream index.
+
+    So are the first `folded_entries` entries of record `folded_to`: a large record is folded in several steps.
+    """
 
     next_seq: int = 0
     folded_to: int = 0
     next_stream_id: int = 0
+    folded_entries: int = 0
+
+    def unfolded(self, record: "LogRecord") -> "tuple[CommitEntry, ...]":
+        """Return those entries of a record that are not in the per-stream index."""
+        if record.seq < self.folded_to:
+            return ()
+        return record.entries[self.folded_entries :] if record.seq == self.folded_to else record.entries
 
 
 class StreamInfo(msgspec.Struct, frozen=True, array_like=True):

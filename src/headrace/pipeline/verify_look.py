@@ -144,7 +144,7 @@ class TopicLooker:
                 break
             for item in page:
                 record = LOG_RECORD.decode(item.value, item.key)
-                for entry in record.entries:
+                for entry in domain.unfolded(record):
                     if entry.stream in streams:
                         found.setdefault(entry.stream, []).append(record.index_entry(entry))
                 seq = record.seq + 1

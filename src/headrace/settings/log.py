@@ -377,6 +377,16 @@ class IndexSettings:
             unit="commit records",
         ),
     ]
+    fold_batch_entries: Annotated[
+        int,
+        Setting(
+            "index.fold.batch.entries",
+            2_000,
+            Whole(minimum=1, maximum=100_000),
+            "How many index entries one step of folding writes; a commit record with more takes several steps.",
+            unit="entries",
+        ),
+    ]
     fold_lag_records: Annotated[
         int,
         Setting(

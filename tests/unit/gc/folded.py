@@ -6,5 +6,5 @@ from tests.unit.produce.scripted import WriterKit
 
 async def fold_all(kit: WriterKit) -> None:
     """Fold all commit records."""
-    planned = await plan_fold(kit.metadata, kit.keys, max_records=1000, lag_records=0)
-    await fold_records(kit.keys, planned, now_ms=kit.clock.now_ms()).apply(kit.metadata)
+    while planned := await plan_fold(kit.metadata, kit.keys, max_records=1000, lag_records=0):
+        await fold_records(kit.keys, planned, now_ms=kit.clock.now_ms()).apply(kit.metadata)

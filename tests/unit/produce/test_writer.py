@@ -300,8 +300,9 @@ async def test_results_of_a_commit_in_doubt_survive_folding() -> None:
     (stream,) = await kit.start()
     kit.script.plan("commit_frame", Lose(LOST))
     answer = await kit.taken(stream, b"once")
-    records = await plan_fold(kit.metadata, kit.keys, max_records=10, lag_records=0)
-    await fold_records(kit.keys, records, now_ms=0).apply(kit.metadata)
+    plan = await plan_fold(kit.metadata, kit.keys, max_records=10, lag_records=0)
+    assert plan is not None
+    await fold_records(kit.keys, plan, now_ms=0).apply(kit.metadata)
     await kit.clock.advance(0.1)
     assert offsets(answer) == [0]
 
@@ -421,8 +422,9 @@ async def test_results_that_went_with_a_retired_writer_leave_the_outcome_unknown
     (stream,) = await kit.start()
     kit.script.plan("commit_frame", Lose(LOST))
     answer = await kit.taken(stream, b"maybe")
-    records = await plan_fold(kit.metadata, kit.keys, max_records=10, lag_records=0)
-    await fold_records(kit.keys, records, now_ms=0).apply(kit.metadata)
+    plan = await plan_fold(kit.metadata, kit.keys, max_records=10, lag_records=0)
+    assert plan is not None
+    await fold_records(kit.keys, plan, now_ms=0).apply(kit.metadata)
     # The second try finds the frame committed; before the results can be read the writer is retired.
     kit.script.plan("get", Meanwhile(lambda: retire_writer(kit.keys, WRITER).apply(kit.metadata)))
     await kit.clock.advance(0.1)

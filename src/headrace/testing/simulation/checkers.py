@@ -64,7 +64,7 @@ class StoredLog:
         domain = DomainState() if raw is None else DOMAIN_STATE.decode(raw.value, raw.key)
         for item in at_once(self._metadata.range(self._keys.log_range(domain.folded_to, limit=MAX_ROWS))):
             record = LOG_RECORD.decode(item.value, item.key)
-            found += [record.index_entry(entry) for entry in record.entries if entry.stream == stream]
+            found += [record.index_entry(entry) for entry in domain.unfolded(record) if entry.stream == stream]
         return found
 
     def folded(self, stream: StreamId) -> list[IndexEntry]:

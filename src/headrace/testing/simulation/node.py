@@ -65,8 +65,9 @@ START_RETRY_SECONDS = 0.3
 SINK_EXPIRATION_MS = 86_400_000
 PRODUCER_EXPIRATION_MS = 86_400_000
 
-FOLD_LIMITS = FoldLimits(records_per_step=5, steps_per_tick=4, lag_records=3)
-QUICK_FOLD_LIMITS = FoldLimits(records_per_step=5, steps_per_tick=2, lag_records=0)
+FOLD_LIMITS = FoldLimits(records_per_step=5, steps_per_tick=4, lag_records=3, entries_per_step=3)
+QUICK_FOLD_LIMITS = FoldLimits(records_per_step=5, steps_per_tick=2, lag_records=0, entries_per_step=2)
+"""So few entries per step that most records are folded in several."""
 RETAINER_LIMITS = RetainerLimits(interval_ms=1_500, looks_per_tick=2, entries_per_look=4, streams_per_step=2)
 TRIM_LIMITS = LogTrimmerLimits(steps_per_tick=3, heads_per_tick=2)
 MAX_JUMP_MS = 1_000
