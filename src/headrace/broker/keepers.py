@@ -145,11 +145,11 @@ class _Making:
 
     def expirers(self) -> list[Service]:
         """Return those who forget producers and sinks that have been silent for long."""
-        keys, metadata, clock = self._node.keys, self._storage.metadata, self._runtime.clock
+        keys, metadata = self._node.keys, self._storage.metadata
         producers = ProducerExpirer(
             keys=keys,
             metadata=metadata,
-            clock=clock,
+            agreed_ms=self._clock_guard().look,
             streams=self._streams,
             expiration_ms=self._settings.topics.producer_id_expiration_ms,
             streams_per_tick=STREAMS_PER_EXPIRY,

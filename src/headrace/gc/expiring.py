@@ -13,21 +13,24 @@ from headrace.index.values import SINK_WRITE, SinkWrite
 from headrace.metadata.keys import DomainKeys, prefix_range
 from headrace.metadata.port import Key, MetadataStore
 from headrace.model.ids import StreamId
-from headrace.runtime.clock import Clock
 from headrace.runtime.metrics import Metrics
 
 MAX_SHOWN_WRITES = 1_000
 
 
 class ProducerExpirer:
-    """Walks the streams of this broker's topics, some per tick, round and round. Any number of brokers may do it."""
+    """Walks the streams of this broker's topics, some per tick, round and round. Any number of brokers may do it.
+
+    It goes by a time that all brokers agree on (`clocks.py`), and rests while there is none: one clock that is ahead
+    would forget producers that are alive, and their retries would be appended twice.
+    """
 
     def __init__(
         self,
         *,
         keys: DomainKeys,
         metadata: MetadataStore,
-        clock: Clock,
+        agreed_ms: Callable[[], Awaitable[int | None]],
         streams: Callable[[], Sequence[StreamId]],
         expiration_ms: int,
         streams_per_tick: int,
@@ -35,7 +38,7 @@ class ProducerExpirer:
     ) -> None:
         self._keys = keys
         self._metadata = metadata
-        self._clock = clock
+        self._agreed_ms = agreed_ms
         self._streams = streams
         self._expiration_ms = expiration_ms
         self._streams_per_tick = streams_per_tick
@@ -48,6 +51,9 @@ class ProducerExpirer:
 
         A stream that fails holds up no other; the first failure is raised in the end.
         """
+        now_ms = await self._agreed_ms()
+        if now_ms is None:
+            return 0
         forgotten = 0
         failures: list[HeadraceError] = []
         for _ in range(self._streams_per_tick):
@@ -56,7 +62,7 @@ class ProducerExpirer:
                 if not self._ahead:
                     break
             try:
-                forgotten += await self._step(self._ahead[-1])
+                forgotten += await self._step(self._ahead[-1], now_ms)
             except HeadraceError as error:
                 failures.append(error)
                 self._ahead.pop()
@@ -65,11 +71,11 @@ class ProducerExpirer:
             raise failures[0]
         return forgotten
 
-    async def _step(self, stream: StreamId) -> int:
+    async def _step(self, stream: StreamId, now_ms: int) -> int:
         rule = expire_producers(
             self._keys,
             stream,
-            now_ms=self._clock.now_ms(),
+            now_ms=now_ms,
             expiration_ms=self._expiration_ms,
             max_keys=self._producers_per_step,
             after=self._after,

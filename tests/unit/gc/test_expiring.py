@@ -1,5 +1,7 @@
 """Silent producers are forgotten, a few streams per tick, and those that still send are kept."""
 
+from collections.abc import Callable
+
 import pytest
 
 from headrace.errors import Corrupt
@@ -9,7 +11,6 @@ from headrace.metadata.keys import prefix_range
 from headrace.metadata.port import Decision, Reads
 from headrace.model.ids import ProducerId, StreamId, WriterId
 from headrace.runtime.metrics import Metrics
-from headrace.testing.clock import ManualClock
 from tests.log_kit import EXPIRATION_MS, LogKit, batch
 
 
@@ -18,17 +19,41 @@ async def producers_of(log: LogKit, stream: StreamId) -> int:
 
 
 def expirer(
-    log: LogKit, streams: list[StreamId], *, streams_per_tick: int, producers_per_step: int
+    log: LogKit,
+    streams: list[StreamId],
+    *,
+    streams_per_tick: int,
+    producers_per_step: int,
+    agreed: Callable[[], int | None] | None = None,
 ) -> ProducerExpirer:
+    async def agreed_ms() -> int | None:
+        return log.now_ms if agreed is None else agreed()
+
     return ProducerExpirer(
         keys=log.keys,
         metadata=log.store,
-        clock=ManualClock(now_ms=log.now_ms),
+        agreed_ms=agreed_ms,
         streams=lambda: streams,
         expiration_ms=EXPIRATION_MS,
         streams_per_tick=streams_per_tick,
         producers_per_step=producers_per_step,
     )
+
+
+async def test_producers_are_forgotten_by_the_clock_that_all_brokers_agree_on_only() -> None:
+    log = LogKit()
+    streams = await log.streams(1)
+    await log.writer()
+    await log.commit((streams[0], [batch(producer=1, sequence=0)]))
+    began_ms = log.now_ms
+    log.now_ms += 2 * EXPIRATION_MS  # this broker's own clock is far ahead
+    agreed: list[int | None] = [None]
+    keeper = expirer(log, streams, streams_per_tick=1, producers_per_step=9, agreed=lambda: agreed[-1])
+    assert await keeper.tick() == 0, "while brokers do not agree, nothing is forgotten"
+    agreed.append(began_ms + EXPIRATION_MS - 1)
+    assert await keeper.tick() == 0 and await producers_of(log, streams[0]) == 1
+    agreed.append(began_ms + EXPIRATION_MS + 1)
+    assert await keeper.tick() == 1 and await producers_of(log, streams[0]) == 0
 
 
 async def test_round_after_round_every_stream_loses_its_silent_producers_only() -> None:

@@ -37,7 +37,7 @@ class KeepingBroker(TableBroker):
         expirer = ProducerExpirer(
             keys=self.keys,
             metadata=self.metadata,
-            clock=self.clock,
+            agreed_ms=self._own_time_ms,
             streams=lambda: [stream for topic in self.topics.known() for stream in topic.streams],
             expiration_ms=PRODUCER_EXPIRATION_MS,
             streams_per_tick=3,
