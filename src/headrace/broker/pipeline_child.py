@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.storage import Runtime
-from headrace.errors import Invalid, Unsupported
+from headrace.errors import HeadraceError, Invalid
 from headrace.runtime.clock import Clock
 from headrace.runtime.configuration import Origin
 from headrace.runtime.executor import ThreadExecutor
@@ -99,7 +99,7 @@ class PipelineChild:
             pause_s = FIRST_PAUSE_S
             while not self._ending.is_set():
                 began = self._clock.monotonic()
-                code = await self._run_child(Path(scratch))
+                code = await self._run_child_if_it_starts(Path(scratch))
                 if self._ending.is_set():
                     return
                 if code == START_ANEW:
@@ -115,12 +115,20 @@ class PipelineChild:
         executor = ThreadExecutor("pipeline", threads=1)
         try:
             await executor.run(self._require)
-        except Unsupported as error:
+        except HeadraceError as error:
             self._log.warning("the pipeline does not run, the broker serves on", reason=str(error))
             return False
         finally:
             executor.close()
         return True
+
+    async def _run_child_if_it_starts(self, scratch: Path) -> int | None:
+        """Run a child and return its exit code; `None` if the system could not start it (no memory)."""
+        try:
+            return await self._run_child(scratch)
+        except OSError as error:
+            self._log.warning("the pipeline's process could not be started", error=str(error))
+            return None
 
     async def _run_child(self, scratch: Path) -> int:
         process = await asyncio.create_subprocess_exec(

@@ -142,7 +142,11 @@ class GroupKeeper:
         offsets = await self._store.range(prefix_range(keys.offsets_prefix, limit=1))
         head = await self._store.get(keys.head)
         if not offsets and head is not None and GROUP_HEAD.decode(head.value, head.key).empty_since_ms is not None:
-            await delete_group(self._store, keys, lease, crash_points=self._crash_points)
+            try:
+                await delete_group(self._store, keys, lease, crash_points=self._crash_points)
+            except Fenced:
+                # A member came meanwhile, and this or another broker took the group; or our session has ended.
+                return
         await release(self._store, lease)
 
     async def _forget_lease(self, facts: GroupFacts) -> None:

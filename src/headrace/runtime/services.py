@@ -1,9 +1,11 @@
 """Background services: what runs beside the requests, and how all of it starts, drains and stops.
 
 A `Ticker` does one thing again and again, a `Follower` goes on for ever. What they may raise, and what happens then:
-- a `HeadraceError`: logged and counted; the next tick tries anew, the follower begins again.
-- `Fenced` or `Unusable`: somebody else acts now, or the store cannot be trusted. A tick that can answer for
-  being fenced catches it itself; from one that cannot, the service ends, and `wait` raises.
+- a `HeadraceError`: expected. It is counted and logged in one line that says what to do, and the service tries again,
+  after pauses that grow while it goes on failing. `Fenced` is one of these: somebody else did this piece of work, or
+  the session is gone. Whether this broker must begin a new incarnation is not for a service to say
+  (`produce/incarnations.py` watches the session and the writer).
+- `Unusable`: a store cannot be trusted in this process. The service ends, and `wait` raises.
 - anything else is a mistake of ours: the service ends, loudly, and `wait` raises. So does a cancellation that
   nobody here asked for, because a service that is gone without a word is worse than one that has failed.
 
@@ -15,7 +17,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from headrace.errors import Fenced, HeadraceError, Unusable
+from headrace.errors import (
+    Corrupt,
+    Fenced,
+    HeadraceError,
+    Invalid,
+    OutcomeUnknown,
+    Retryable,
+    Unsupported,
+    Unusable,
+)
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import Label, Metrics, one_of
@@ -25,7 +36,28 @@ JITTER = 0.1
 """Each pause is longer or shorter by up to this share, so that many brokers do not act in step."""
 
 FOLLOW_AGAIN_S = 0.5
-"""How long a follower that failed pauses before it begins anew."""
+"""How long a follower pauses after its first failure, in seconds; after each further one twice as long."""
+
+FOLLOW_WELL_S = 60.0
+"""A follower that went on for this long, in seconds, is well: its next failure counts as the first one again."""
+
+MAX_BACKOFF_S = 60.0
+"""The longest pause after failures, in seconds, unless the interval itself is longer. It spares a store that is away,
+and the reader of the log."""
+
+MAX_DOUBLINGS = 16
+
+ADVICE: tuple[tuple[type[HeadraceError], str], ...] = (
+    (Fenced, "another broker has done this, or this broker's session has ended: nothing to do"),
+    (Retryable, "if this goes on, check that the stores can be reached"),
+    (OutcomeUnknown, "if this goes on, check that the stores can be reached"),
+    (Corrupt, "nothing was deleted: run `headrace verify`, and look at the store that the error names"),
+    (Invalid, "if this goes on, check what the error names: settings, topic configuration, stored data"),
+    (Unsupported, "change the configuration, or upgrade"),
+)
+"""What an operator can do about an expected error, by its type."""
+
+OTHER_ADVICE = "if this goes on, report it with the lines before it"
 
 OUTCOMES = ("ok", "failed", "ended")
 
@@ -97,6 +129,10 @@ class _Runner:
     async def _run(self) -> None:
         raise NotImplementedError
 
+    def _note_failure(self, event: str, error: HeadraceError, failures: int) -> None:
+        self._ticks["failed"].inc()
+        self._log.warning(event, error=error, failures=failures, advice=advice(error))
+
     def _note_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             if self._is_ending:
@@ -107,6 +143,17 @@ class _Runner:
         if self._failure is not None:
             self._ticks["ended"].inc()
             self._log.error("a service has ended", exc_info=self._failure)
+
+
+def advice(error: HeadraceError) -> str:
+    """Return what an operator can do about an expected error."""
+    return next((text for kind, text in ADVICE if isinstance(error, kind)), OTHER_ADVICE)
+
+
+def backoff_s(first_s: float, failures: int) -> float:
+    """Return the pause after so many failures in a row: `first_s` after one, and twice as long for each more."""
+    doubled_s = first_s * (1 << min(failures - 1, MAX_DOUBLINGS))
+    return min(doubled_s, max(first_s, MAX_BACKOFF_S))
 
 
 class Ticker(_Runner):
@@ -134,6 +181,7 @@ class Ticker(_Runner):
         self._interval_seconds = interval_ms / 1000
         self._rng = rng
         self._is_ticking = False
+        self._failures = 0
 
     async def drain(self) -> None:
         """Let a tick under way end, unless it is one to be broken off, and begin no other."""
@@ -150,17 +198,21 @@ class Ticker(_Runner):
             self._is_ticking = True
             await self._tick_once()
             self._is_ticking = False
-            pause = self._interval_seconds * self._rng.uniform(1 - JITTER, 1 + JITTER)
+            pause = self._interval_seconds
+            if self._failures:
+                pause = backoff_s(pause, self._failures)
+            pause *= self._rng.uniform(1 - JITTER, 1 + JITTER)
 
     async def _tick_once(self) -> None:
         try:
             await self._tick()
-        except (Fenced, Unusable):
+        except Unusable:
             raise
         except HeadraceError as error:
-            self._ticks["failed"].inc()
-            self._log.warning("a tick failed and will be tried again", error=error)
+            self._failures += 1
+            self._note_failure("a tick failed and will be tried again", error, self._failures)
         else:
+            self._failures = 0
             self._ticks["ok"].inc()
 
 
@@ -187,15 +239,17 @@ class Follower(_Runner):
         await self.stop()
 
     async def _run(self) -> None:
+        failures = 0
         while True:
+            began = self._clock.monotonic()
             try:
                 await self._follow()
-            except (Fenced, Unusable):
+            except Unusable:
                 raise
             except HeadraceError as error:
-                self._ticks["failed"].inc()
-                self._log.warning("following failed and will be tried again", error=error)
-                await self._clock.sleep(FOLLOW_AGAIN_S)
+                failures = 1 if self._clock.monotonic() - began >= FOLLOW_WELL_S else failures + 1
+                self._note_failure("following failed and will be tried again", error, failures)
+                await self._clock.sleep(backoff_s(FOLLOW_AGAIN_S, failures))
             else:
                 raise Unusable(f"service {self.name} has come to an end, and it should not: restart the process")
 

@@ -169,3 +169,24 @@ def is_alive(process_id: int) -> bool:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_a_child_that_the_system_cannot_start_is_tried_again_and_the_broker_goes_on(tmp_path: Path) -> None:
+    clock, lines = ManualClock(), io.StringIO()
+    child = PipelineChild(
+        command=[str(tmp_path / "not there")],
+        environment={},
+        require=lambda: None,
+        max_pause_s=4.0,
+        clock=clock,
+        log=open_log(lines, clock=clock, format="json"),
+    )
+    await child.start()
+    for pause_s in (1.0, 2.0):
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while clock.sleepers == 0:
+                await asyncio.sleep(0.01)
+        await clock.advance(pause_s)
+    await child.stop()
+    await child.wait()
+    assert lines.getvalue().count("could not be started") >= 2

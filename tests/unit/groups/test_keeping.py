@@ -9,6 +9,7 @@ from headrace.groups.keeping import GroupKeeper, KeepLimits
 from headrace.groups.records import GROUP_HEAD
 from headrace.groups.store import walk
 from headrace.metadata.leases import LEASE_CODEC
+from headrace.metadata.port import Key, Versioned
 from headrace.model.topics import TopicId
 from headrace.runtime.crash_points import NoCrashes
 from headrace.runtime.rng import seeded_rng
@@ -168,3 +169,27 @@ async def test_the_lease_of_a_deleted_group_stays_until_nothing_can_be_on_its_wa
     await office.coordinator.commit("g", NOBODY, {(topic, 0): offset(1)})
     lease = await store.get(KEYS.group("g").lease)
     assert lease is not None and LEASE_CODEC.decode(lease.value, lease.key).epoch == 2, "its epoch never goes back"
+
+
+async def test_a_group_that_somebody_takes_while_it_is_deleted_stays_and_the_walk_goes_on(
+    store: FlakyMetadata, clock: ManualClock, office: Office, keeper: GroupKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await make_topic(store, clock, office, "orders")
+    for group_id in ("a", "b", "c"):
+        await office.coordinator.commit(group_id, NOBODY, {(topic, 0): offset(1, at_ms=clock.now_ms())})
+    await clock.advance(max(RETENTION_MS / 1000, IDLE_S) + 1)
+    await office.seats.tick()
+    heads = {KEYS.group(group_id).head: group_id for group_id in ("a", "b", "c")}
+    taken: list[str] = []
+    get = store.get
+
+    async def get_and_lose_the_lease(key: Key) -> Versioned | None:
+        if key in heads and not taken:
+            taken.append(heads[key])
+            await office.seats.take(heads[key])
+        return await get(key)
+
+    monkeypatch.setattr(store, "get", get_and_lose_the_lease)
+    await run(keeper)
+    left = [facts.head.group_id for facts in await walk(store, KEYS, after=None, limit=10) if facts.head is not None]
+    assert left == taken and len(taken) == 1, "the others went, in the same walk"

@@ -7,14 +7,52 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.errors import Corrupt, Fenced, HeadraceError, OutcomeUnknown, Retryable, Unusable
+from headrace.errors import (
+    Corrupt,
+    Exists,
+    Fenced,
+    HeadraceError,
+    Invalid,
+    Missing,
+    OutcomeUnknown,
+    Retryable,
+    Throttled,
+    Unsupported,
+    Unusable,
+)
 from headrace.runtime.logs import open_log
 from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import seeded_rng
-from headrace.runtime.services import FOLLOW_AGAIN_S, JITTER, Follower, Services, Ticker, TickMetrics
+from headrace.runtime.services import (
+    FOLLOW_AGAIN_S,
+    FOLLOW_WELL_S,
+    JITTER,
+    MAX_BACKOFF_S,
+    Follower,
+    Services,
+    Ticker,
+    TickMetrics,
+    backoff_s,
+)
 from headrace.testing.clock import ManualClock
 
 INTERVAL_MS = 1000
+
+EXPECTED = [
+    kind("for once")
+    for kind in (
+        HeadraceError,
+        Retryable,
+        Throttled,
+        OutcomeUnknown,
+        Fenced,
+        Invalid,
+        Missing,
+        Exists,
+        Corrupt,
+        Unsupported,
+    )
+]
 
 
 class Bench:
@@ -78,7 +116,7 @@ async def test_ticks_come_at_the_interval_with_jitter(bench: Bench) -> None:
     assert bench.count("ok") == len(pauses)
 
 
-@pytest.mark.parametrize("error", [Retryable("away"), OutcomeUnknown("hm"), Corrupt("bad row"), HeadraceError("x")])
+@pytest.mark.parametrize("error", EXPECTED)
 async def test_a_failed_tick_is_logged_and_counted_and_the_next_one_comes(bench: Bench, error: HeadraceError) -> None:
     bench.failures.append(error)
     ticker = bench.ticker()
@@ -90,10 +128,11 @@ async def test_a_failed_tick_is_logged_and_counted_and_the_next_one_comes(bench:
     assert bench.count("ok") == len(bench.ticked_at) - 1
     [line] = bench.logged()
     assert line["level"] == "warning" and line["service"] == "folder" and str(error) in str(line["error"])
+    assert line["advice"] and "traceback" not in line
     await ticker.wait()
 
 
-@pytest.mark.parametrize("error", [Fenced("gone"), Unusable("disk"), KeyError("our mistake"), AssertionError("ours")])
+@pytest.mark.parametrize("error", [Unusable("disk"), KeyError("our mistake"), AssertionError("ours")])
 async def test_an_error_that_the_shape_cannot_answer_for_ends_the_service_loudly(
     bench: Bench, error: Exception
 ) -> None:
@@ -109,6 +148,40 @@ async def test_an_error_that_the_shape_cannot_answer_for_ends_the_service_loudly
         await ticker.wait()
     await ticker.drain()
     await ticker.stop()
+
+
+def test_pauses_grow_while_failures_go_on_and_have_a_limit() -> None:
+    assert [backoff_s(1, failures) for failures in (1, 2, 3, 4)] == [1, 2, 4, 8]
+    assert backoff_s(1, 1000) == MAX_BACKOFF_S
+    assert backoff_s(600, 5) == 600, "an interval that is longer than any back-off stays what it is"
+
+
+async def test_ticks_that_go_on_failing_come_less_and_less_often_until_one_succeeds(bench: Bench) -> None:
+    bench.failures += [Fenced("taken over")] * 4
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(30)
+    await ticker.stop()
+    pauses = [b - a for a, b in zip(bench.ticked_at, bench.ticked_at[1:], strict=False)]
+    for pause, planned in zip(pauses[:5], [1, 2, 4, 8, 1], strict=True):
+        assert planned * (1 - JITTER) <= pause <= planned * (1 + JITTER)
+    assert [line["failures"] for line in bench.logged()] == [1, 2, 3, 4]
+    await ticker.wait()
+
+
+async def test_follower_that_went_on_for_long_pauses_briefly_after_its_next_failure(bench: Bench) -> None:
+    begun: list[float] = []
+
+    async def follow() -> None:
+        begun.append(bench.clock.monotonic())
+        await bench.clock.sleep(FOLLOW_WELL_S if len(begun) == 3 else 0)
+        raise Fenced("taken over")
+
+    follower = bench.follower(follow)
+    await follower.start()
+    await bench.clock.advance(3 * FOLLOW_AGAIN_S + FOLLOW_WELL_S + FOLLOW_AGAIN_S)
+    await follower.stop()
+    assert begun[3] - begun[2] == pytest.approx(FOLLOW_WELL_S + FOLLOW_AGAIN_S)
 
 
 async def test_a_cancellation_that_nobody_asked_for_is_a_failure(bench: Bench) -> None:
@@ -337,7 +410,7 @@ async def test_follower_has_nothing_to_drain(bench: Bench) -> None:
     await follower.wait()
 
 
-@pytest.mark.parametrize("error", [Retryable("away"), OutcomeUnknown("hm"), Corrupt("bad row"), HeadraceError("x")])
+@pytest.mark.parametrize("error", EXPECTED)
 async def test_follower_that_failed_begins_anew_after_a_pause(bench: Bench, error: HeadraceError) -> None:
     follow = Following(error, error)
     follower = bench.follower(follow)
@@ -347,13 +420,15 @@ async def test_follower_that_failed_begins_anew_after_a_pause(bench: Bench, erro
     await bench.clock.advance(FOLLOW_AGAIN_S)
     assert follow.begun == 2
     await bench.clock.advance(FOLLOW_AGAIN_S)
+    assert follow.begun == 2, "the second pause is twice as long"
+    await bench.clock.advance(FOLLOW_AGAIN_S)
     assert follow.begun == 3 and bench.count("failed") == 2
     assert [line["level"] for line in bench.logged()] == ["warning", "warning"]
     await follower.stop()
     await follower.wait()
 
 
-@pytest.mark.parametrize("error", [Fenced("gone"), Unusable("disk"), KeyError("our mistake"), AssertionError("ours")])
+@pytest.mark.parametrize("error", [Unusable("disk"), KeyError("our mistake"), AssertionError("ours")])
 async def test_follower_ends_loudly_with_what_it_cannot_answer_for(bench: Bench, error: Exception) -> None:
     follower = bench.follower(Following(error))
     await follower.start()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from headrace.cluster.membership import Membership, Place
 from headrace.cluster.view import ClusterView
-from headrace.errors import Fenced, OutcomeUnknown, Retryable
+from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable, Unusable
 from headrace.groups.coordinator import GroupCoordinator
 from headrace.groups.images import TopicImages
 from headrace.groups.keeping import GroupKeeper, KeepLimits
@@ -178,11 +178,12 @@ class GroupNode:
         async def run() -> None:
             while True:
                 await self.clock.sleep(period_s * self._rng.uniform(0.5, 1.5))
+                # As the broker's services do: an expected error ends nobody (`runtime/services.py`).
                 try:
                     await tick()
-                except (Retryable, OutcomeUnknown):
+                except Unusable:
+                    raise
+                except HeadraceError:
                     continue
-                except Fenced:
-                    return
 
         self.process.spawn(run(), name=name)
