@@ -43,6 +43,7 @@ pytestmark = [SOCKETS_ARE_COLLECTED, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
 STREAMED_RUNS = 4
+UNOPENED = {"headrace.compressed.check": "header"}
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "message.timestamp.before.max.ms": str(2**63 - 1)}
 
 
@@ -51,7 +52,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProcess
     """A broker whose topic `hostile` is in its table, brought there by two runs of the real pipeline."""
     data_dir = tmp_path_factory.mktemp("engines") / "data"
     with running_headrace(data_dir) as running:
-        create_topic(running.bootstrap, "hostile", PARTITIONS, **ANY_TIME)
+        create_topic(running.bootstrap, "hostile", PARTITIONS, **ANY_TIME, **UNOPENED)
         codecs = list(Codec)
         for number, record in enumerate(hostile_records()):
             put(running, "hostile", number % PARTITIONS, [_alone(record)], codecs[number % len(codecs)])

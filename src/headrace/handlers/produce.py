@@ -24,7 +24,7 @@ from headrace.handlers.node import Node
 from headrace.index.values import PartResult, PartStatus
 from headrace.model.error_codes import ErrorCode
 from headrace.model.topics import Topic, TopicId
-from headrace.produce.intake import Accepted, is_heavy, take_in
+from headrace.produce.intake import LIGHT_OPEN_BYTES, Accepted, is_heavy, take_in
 from headrace.produce.offers import Appended, NewPart
 from headrace.records.batch import BatchView, Codec
 from headrace.records.problems import InvalidBatch, Problem
@@ -150,10 +150,15 @@ async def _accepted(node: Node, call: Call, topic: Topic, data: ProduceRequest.P
     records = data.records
     if len(records) < SMALL_BATCH_BYTES and call.size_bytes > LARGE_FRAME_BYTES:
         records = memoryview(bytearray(records))
-    work = partial(_checked, records, call.version, topic, now_ms=node.clock.now_ms(), max_open=node.max_open_bytes)
-    if call.version < FIRST_WITH_BATCHES or is_heavy(records, topic.rules):
-        return await node.executor.run(work)
-    return work()
+    work = partial(_checked, records, call.version, topic, now_ms=node.clock.now_ms())
+    if call.version >= FIRST_WITH_BATCHES and not is_heavy(records, topic.rules):
+        try:
+            return work(max_open=min(LIGHT_OPEN_BYTES, node.max_open_bytes))
+        except InvalidBatch as error:
+            # A refusal leaves the bytes as they were: what was only too much for the loop is tried on a thread.
+            if error.problem is not Problem.TOO_LARGE or len(records) > topic.rules.max_message_bytes:
+                raise
+    return await node.executor.run(partial(work, max_open=node.max_open_bytes))
 
 
 def _checked(records: memoryview, version: int, topic: Topic, *, now_ms: int, max_open: int) -> Accepted:

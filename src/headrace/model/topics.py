@@ -17,6 +17,7 @@ class TopicRules:
     """What a topic's configuration demands of every batch, ready for use on the way in.
 
     `compression` is the codec's name that batches are stored with, or `None`: as the producer sent them.
+    `opens_compressed` says that compressed batches are opened and their records checked, as Kafka does.
     """
 
     max_message_bytes: int
@@ -26,6 +27,7 @@ class TopicRules:
     compression: str | None = None
     compression_level: int | None = None
     is_compacted: bool = False
+    opens_compressed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

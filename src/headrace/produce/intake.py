@@ -2,8 +2,9 @@
 
 1. Exactly one batch of format 2, whole, with a right CRC, and nothing that only brokers write.
 2. Not larger than the topic allows.
-3. Uncompressed records are walked by the compiled walker. Compressed ones are opened, with a cap, only when a rule
-   asks for it: a compacted topic, a limit on how old records may be, another compression.
+3. Every record is walked by the compiled walker. Compressed ones are opened for it, with a cap, and the opened bytes
+   are thrown away. A topic whose `headrace.compressed.check` is `header` has them opened only when another rule asks
+   for it: a compacted topic, a limit on how old records may be, another compression.
 4. Timestamps within the topic's limits; the append time instead, where the topic says so.
 
 Must stay true: nothing is changed before everything was checked; what was accepted is what a reader will get; and no
@@ -15,7 +16,7 @@ from itertools import islice
 
 from headrace.model.batches import NO_TIMESTAMP_MS, BatchSummary
 from headrace.model.topics import NO_LIMIT_MS, TopicRules
-from headrace.records.batch import CODEC_MASK, HEADER, HEADER_BYTES, LENGTH_END, BatchView, Codec
+from headrace.records.batch import CODEC_AT, CODEC_MASK, HEADER, HEADER_BYTES, LENGTH_END, BatchView, Codec
 from headrace.records.codecs import compress, decompress
 from headrace.records.columns import ColumnBuilder, Columns, walk
 from headrace.records.kernel import Part
@@ -24,6 +25,12 @@ from headrace.records.stamping import stamp_append_time, stamp_crc, stamp_max_ti
 
 HEAVY_BYTES = 1024 * 1024
 """Walking an uncompressed batch of this size takes a fraction of a millisecond."""
+
+LIGHT_PACKED_BYTES = 64 * 1024
+"""A compressed batch above this size is opened on a thread. Opening a smaller one costs about a hop to a thread."""
+
+LIGHT_OPEN_BYTES = 256 * 1024
+"""The most that one batch is opened to on the event loop; one that becomes more is opened again on a thread."""
 
 MAX_RECORDS_NAMED = 1_000
 """How many records of a refused batch are named one by one."""
@@ -47,7 +54,9 @@ class Accepted:
 
 def is_heavy(data: memoryview, rules: TopicRules) -> bool:
     """Say whether taking this in may keep a thread busy for longer than an event loop should wait."""
-    return len(data) > HEAVY_BYTES or _must_open(rules)
+    if len(data) > HEAVY_BYTES or _must_open(rules):
+        return True
+    return rules.opens_compressed and len(data) > LIGHT_PACKED_BYTES and data[CODEC_AT] & CODEC_MASK != Codec.NONE
 
 
 def take_in(data: memoryview, rules: TopicRules, *, now_ms: int, max_open_bytes: int) -> Accepted:
@@ -84,7 +93,7 @@ def _look_inside(view: BatchView, rules: TopicRules, max_open_bytes: int) -> tup
     """
     if rules.is_compacted:
         _check_keys(view, max_open_bytes)
-    if view.codec is Codec.NONE or _must_open(rules):
+    if view.codec is Codec.NONE or rules.opens_compressed or _must_open(rules):
         walked = walk(view, dense=True, max_open_bytes=max_open_bytes)
         return walked.min_timestamp_ms, walked.max_timestamp_ms
     return NO_TIMESTAMP_MS, view.max_timestamp_ms

@@ -33,6 +33,9 @@ CRC_AT = 17
 CHECKED_FROM = 21
 """The CRC covers everything from the attributes on; what lies before it may be stamped without a new CRC."""
 
+CODEC_AT = 22
+"""The low byte of the attributes."""
+
 MAGIC = 2
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1

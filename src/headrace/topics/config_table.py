@@ -41,6 +41,10 @@ LOG_APPEND_TIME: Final = "LogAppendTime"
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
 
+COMPRESSED_CHECK: Final = "headrace.compressed.check"
+CHECK_FULL: Final = "full"
+CHECK_HEADER: Final = "header"
+
 TABLE_ENABLE: Final = "headrace.table.enable"
 TABLE_TARGET_LAG_MS: Final = "headrace.table.target.lag.ms"
 TABLE_PARTITION_BY: Final = "headrace.table.partition.by"
@@ -149,6 +153,14 @@ _ALL = (
         kind=REPLICAS_LISTED,
         default="",
         sentence="Which replicas are held back while they copy." + _NO_REPLICAS,
+    ),
+    TopicConfig(
+        name=COMPRESSED_CHECK,
+        kind=Word((CHECK_FULL, CHECK_HEADER)),
+        default=CHECK_FULL,
+        sentence="How compressed batches are checked: opened, with every record looked at, as Kafka does (full), or "
+        "by their head alone (header). The latter saves the broker time and trusts producers: readers may never get "
+        "past a batch that is not what its head says.",
     ),
     TopicConfig(
         name=TABLE_COMPACTION,

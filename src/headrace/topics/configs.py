@@ -18,7 +18,9 @@ from headrace.runtime.text import one_line
 from headrace.topics.config_kinds import ConfigType, elements_of
 from headrace.topics.config_table import (
     AS_PRODUCED,
+    CHECK_FULL,
     COMPACT,
+    COMPRESSED_CHECK,
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_RETENTION_MS,
     DELETE,
@@ -119,6 +121,7 @@ def rules_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> TopicRule
         compression=None if codec == AS_PRODUCED else codec,
         compression_level=_level(values, codec),
         is_compacted=COMPACT in _policy(values),
+        opens_compressed=_text(values, COMPRESSED_CHECK) == CHECK_FULL,
     )
 
 

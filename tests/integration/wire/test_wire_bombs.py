@@ -1,7 +1,7 @@
-"""Compressed bodies that explode, lie or are broken, on topics whose batches the broker has to open.
+"""Compressed bodies that explode, lie or are broken, on topics of every kind.
 
-Wherever a batch is opened (another compression, compaction by key, old readers, look-ups by time), what comes out is
-bounded by decompression.max.bytes, and whoever sent it hears why it was refused.
+Wherever a batch is opened (on its way in, for another compression, compaction by key, old readers, look-ups by time),
+what comes out is bounded by decompression.max.bytes, and whoever sent it hears why it was refused.
 """
 
 import zlib
@@ -37,6 +37,7 @@ MAX_GROWTH_BYTES = 12 * LIMIT_BYTES
 bomb that went off would take more."""
 
 OPENING = {
+    "plain": {},
     "gzip": {"compression.type": "gzip"},
     "uncompressed": {"compression.type": "uncompressed"},
     "compact": {"cleanup.policy": "compact"},
@@ -163,7 +164,7 @@ def test_a_bomb_that_was_stored_unopened_harms_neither_old_readers_nor_look_ups_
     broker: HeadraceProcess,
 ) -> None:
     with RawClient(broker.kafka_port) as client:
-        client.create_topic("stored", partitions=len(BOMBS) + 1)
+        client.create_topic("stored", partitions=len(BOMBS) + 1, configs={"headrace.compressed.check": "header"})
         for partition, (codec, body, _) in enumerate(BOMBS.values()):
             answers = client.produce("stored", {partition: batch(body=body, attributes=codec, count=2)})
             assert answers[partition].code == NONE

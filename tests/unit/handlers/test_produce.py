@@ -13,6 +13,7 @@ from headrace.handlers.call import HangUp, Refusal
 from headrace.index.streams import delete_stream
 from headrace.model.error_codes import ErrorCode
 from headrace.model.topics import Topic
+from headrace.produce.intake import LIGHT_OPEN_BYTES
 from headrace.records.batch import BatchView, Codec
 from headrace.records.problems import Problem
 from headrace.records.stamping import stamp_crc
@@ -539,6 +540,22 @@ async def test_what_has_to_be_opened_leaves_the_loop(rules: dict[str, object]) -
     node.node.executor = Counting()  # type: ignore[misc, assignment]
     (answer,) = await node.send((0, Batch(body=record(key=b"k")).build()))
     assert answer.error_code == 0 and len(ran) == 1
+
+
+async def test_small_batch_that_becomes_large_leaves_the_loop_and_is_taken() -> None:
+    node = ProduceNode()
+    await node.start(1)
+    ran: list[object] = []
+
+    class Counting:
+        async def run(self, work: Callable[[], T]) -> T:
+            ran.append(work)
+            return work()
+
+    node.node.executor = Counting()  # type: ignore[misc, assignment]
+    for value, threads in ((b"x", 0), (bytes(LIGHT_OPEN_BYTES), 1)):
+        (answer,) = await node.send((0, Batch(body=record(value=value), attributes=Codec.GZIP).build()))
+        assert answer.error_code == 0 and len(ran) == threads
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)

@@ -1,14 +1,17 @@
 """What a producer's batch has to be, and what the topic's rules make of it."""
 
+import random
 from dataclasses import replace
 
+import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.topics import TopicRules
-from headrace.produce.intake import HEAVY_BYTES, MAX_RECORDS_NAMED, Accepted, is_heavy, take_in
-from headrace.records.batch import BatchView, Codec
+from headrace.produce.intake import HEAVY_BYTES, LIGHT_PACKED_BYTES, MAX_RECORDS_NAMED, Accepted, is_heavy, take_in
+from headrace.records.batch import CODEC_AT, HEADER, HEADER_BYTES, LENGTH_END, BatchView, Codec
+from headrace.records.codecs import compress
 from headrace.records.columns import walk
 from headrace.records.problems import InvalidBatch, Problem
 from headrace.records.stamping import stamp_crc
@@ -18,6 +21,7 @@ from tests.unit.records.making import Batch, record
 NOW_MS = 1_700_000_000_000
 OPEN_BYTES = 100_000
 RULES = TopicRules(max_message_bytes=1_000_000)
+HEADS_ALONE = replace(RULES, opens_compressed=False)
 NAMES = {
     Codec.NONE: "uncompressed",
     Codec.GZIP: "gzip",
@@ -92,11 +96,60 @@ def test_uncompressed_records_are_walked() -> None:
     assert problem_of(lying) is Problem.RECORD
 
 
-def test_compressed_records_are_opened_only_when_a_rule_asks() -> None:
+LIES = {
+    "one record claims to be five": ({"record_count": 5, "last_offset_delta": 4}, Problem.COUNT),
+    "one record claims to be 2^31-1": ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2}, Problem.COUNT),
+    "two records claim to be one": ({"body": record(0) + record(1)}, Problem.COUNT),
+    "a gap": ({"body": record(0) + record(7), "record_count": 2, "last_offset_delta": 1}, Problem.RECORD),
+    "an offset twice": ({"body": record(0) + record(0), "record_count": 2, "last_offset_delta": 1}, Problem.RECORD),
+    "a length past the end": ({"body": b"\x7e" + record(0)[1:]}, Problem.RECORD),
+    "a length without end": ({"body": b"\xff" * 20}, Problem.RECORD),
+    "no records": ({"body": b"\x00" * 20}, Problem.RECORD),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("codec", list(Codec))
+def test_lie_about_the_records_is_refused_whatever_the_compression(codec: Codec, lie: str) -> None:
+    fields, problem = LIES[lie]
+    assert problem_of(Batch(attributes=codec, **fields).build()) is problem  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("body", [random.Random(7).randbytes(200), b"", compress(Codec.LZ4, record(0))[:-5]])
+def test_body_that_cannot_be_opened_is_refused(codec: Codec, body: bytes) -> None:
+    batch = bytearray(Batch().build()[:HEADER_BYTES]) + body
+    fields = list(HEADER.unpack_from(batch))
+    fields[1], fields[5] = len(batch) - LENGTH_END, codec
+    HEADER.pack_into(batch, 0, *fields)
+    stamp_crc(memoryview(batch))
+    assert problem_of(memoryview(batch)) in (Problem.COMPRESSION, Problem.COUNT)
+
+
+def test_raw_snappy_is_checked_like_xerial_snappy() -> None:
+    for body, problem in ((record(0), None), (record(3), Problem.RECORD)):
+        batch = bytearray(Batch().build()[:HEADER_BYTES]) + bytes(cramjam.snappy.compress_raw(body))
+        fields = list(HEADER.unpack_from(batch))
+        fields[1], fields[5] = len(batch) - LENGTH_END, Codec.SNAPPY
+        HEADER.pack_into(batch, 0, *fields)
+        stamp_crc(memoryview(batch))
+        if problem is None:
+            taken(memoryview(batch))
+        else:
+            assert problem_of(memoryview(batch)) is problem
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_maximum_timestamp_is_that_of_the_records(codec: Codec) -> None:
+    batch = Batch(body=record(0, 9), attributes=codec, base_timestamp_ms=NOW_MS, max_timestamp_ms=5).build()
+    assert taken(batch).summary.max_timestamp_ms == NOW_MS + 9
+
+
+def test_topic_that_checks_heads_alone_opens_compressed_records_only_when_another_rule_asks() -> None:
     lying = Batch(body=record(0) + record(7), record_count=2, last_offset_delta=1, attributes=Codec.GZIP).build()
-    taken(lying)
+    taken(lying, HEADS_ALONE)
     asking = [{"compression": "gzip"}, {"is_compacted": True}, {"timestamp_before_max_ms": 10**15}]
-    assert [problem_of(lying, replace(RULES, **rule)) for rule in asking] == [Problem.RECORD] * 3  # type: ignore[arg-type]
+    assert [problem_of(lying, replace(HEADS_ALONE, **rule)) for rule in asking] == [Problem.RECORD] * 3  # type: ignore[arg-type]
 
 
 @given(st.data())
@@ -222,7 +275,8 @@ def test_recompressed_batch_can_have_the_append_time_and_a_corrected_maximum() -
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_bomb_is_not_opened_beyond_the_limit(codec: Codec) -> None:
     bomb = batch_of(bytes(5_000_000), codec=codec)
-    taken(bomb)
+    taken(bomb, HEADS_ALONE)
+    assert problem_of(bomb, max_open_bytes=1_000_000) is Problem.TOO_LARGE
     for rule in ({"is_compacted": True}, {"compression": "uncompressed"}, {"timestamp_before_max_ms": 10**15}):
         rules = replace(RULES, **rule)
         assert problem_of(bomb, rules, max_open_bytes=1_000_000) is Problem.TOO_LARGE
@@ -263,6 +317,9 @@ def test_refusal_names_a_bounded_number_of_records() -> None:
 def test_what_is_large_or_has_to_be_opened_is_heavy() -> None:
     small, large = memoryview(bytes(HEAVY_BYTES)), memoryview(bytes(HEAVY_BYTES + 1))
     assert not is_heavy(small, RULES) and is_heavy(large, RULES)
+    packed = memoryview(bytearray(LIGHT_PACKED_BYTES + 1))
+    packed[CODEC_AT] = Codec.ZSTD
+    assert is_heavy(packed, RULES) and not is_heavy(packed, HEADS_ALONE) and not is_heavy(packed[:-1], RULES)
     assert is_heavy(small[:10], replace(RULES, compression="gzip"))
     assert is_heavy(small[:10], replace(RULES, is_compacted=True))
     assert is_heavy(small[:10], replace(RULES, timestamp_before_max_ms=1))
