@@ -18,6 +18,7 @@ from headrace.groups.configs import GroupConfigs
 from headrace.groups.coordinator import GroupCoordinator
 from headrace.groups.meters import GroupMetrics
 from headrace.groups.seats import Seats
+from headrace.handlers.all_topics import AllTopics
 from headrace.handlers.node import Node
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
@@ -27,6 +28,7 @@ from headrace.produce.producer_ids import ProducerIds
 from headrace.produce.settlement import WriterLimits
 from headrace.produce.writer import LogWriter, WriterMetrics
 from headrace.runtime.executor import Executor
+from headrace.runtime.turns import LoopTurns
 from headrace.settings import HeadraceConfiguration, Settings
 from headrace.topics.admin import TopicAdmin
 from headrace.topics.config_kinds import ConfigType
@@ -109,10 +111,12 @@ def assemble(
         rng=runtime.rng,
         log=runtime.log,
         executor=executor,
+        turns=LoopTurns(),
         metadata=metadata,
         keys=keys,
         index=index,
         topics=topics,
+        all_topics=AllTopics(),
         admin=admin,
         cluster=cluster,
         log_in=ProduceLog(),

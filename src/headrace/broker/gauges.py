@@ -44,7 +44,7 @@ class Gauges:
             ),
             "fetches_parked": ("Fetches that wait for records.", lambda: node.fetcher.parked),
             "fetch_sessions": ("Fetch sessions that are kept.", lambda: node.fetch_sessions.session_count),
-            "topics_known": ("Topics that this broker knows.", lambda: len(node.topics.known())),
+            "topics_known": ("Topics that this broker knows.", lambda: node.topics.topic_count),
             "groups_coordinated": ("Groups that this broker coordinates.", lambda: len(seats)),
             "group_members": ("Members of these groups.", lambda: seats.member_count),
             "brokers_alive": ("Brokers that this one counts as alive.", lambda: len(node.cluster.brokers)),

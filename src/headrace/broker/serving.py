@@ -26,6 +26,7 @@ from headrace.handlers.table import TABLE, warm_up
 from headrace.produce.incarnations import Incarnations
 from headrace.runtime.buffers import BufferPool
 from headrace.runtime.executor import Executor, ThreadExecutor
+from headrace.runtime.loop_watch import LoopWatch
 from headrace.runtime.services import Services
 from headrace.runtime.setting_kinds import Address
 from headrace.server.limits import ServerLimits
@@ -174,6 +175,7 @@ class Broker:
         )
         self._services = Services(
             [
+                LoopWatch(clock=runtime.clock, log=runtime.log, metrics=runtime.metrics),
                 *keepers(settings, runtime, storage, self._parts, self._incarnations),
                 *pipeline_services(configuration, runtime, environment=os.environ),
             ],

@@ -37,7 +37,7 @@ class BrokerInfo:
     session: SessionId | None = None
 
 
-class _Brokers:
+class LivingBrokers:
     """A set of living brokers and the leaders that follow from it. It is never changed, only replaced."""
 
     def __init__(self, infos: dict[int, BrokerInfo]) -> None:
@@ -50,7 +50,17 @@ class _Brokers:
         self.by_node = infos
         self.by_session = {info.session: info for info in self.infos if info.session is not None}
 
+    @property
+    def controller_id(self) -> int:
+        """The node that is named as controller: any living one will do; the lowest id."""
+        return self.infos[0].node_id if self.infos else NO_NODE
+
+    def known_zone(self, zone: str | None) -> str | None:
+        """Return a zone that brokers stand in, or `None`, which stands for all of them."""
+        return zone if zone in self._zones else None
+
     def leader_of(self, stream: StreamId, zone: str | None) -> int:
+        """Return the node that a client of a zone is best sent to."""
         nodes, remembered = self._zones.get(zone) or self._zones[None]
         leader = remembered.get(stream)
         if leader is None:
@@ -70,15 +80,20 @@ class ClusterView:
         self._known: dict[int, BrokerInfo] = {}
         self._self: BrokerInfo | None = None
         self._is_present: Callable[[], bool] = _is_absent
-        self._without_self = self._with_self = _Brokers({})
+        self._without_self = self._with_self = LivingBrokers({})
         self._self_is_known = True
-        self._alone = _Brokers({})
+        self._alone = LivingBrokers({})
         self._refresh = SharedRefresh(self._catch_up)
 
     @property
     def cluster_id(self) -> str:
         """The id that both stores of this cluster carry."""
         return self._cluster_id
+
+    @property
+    def living(self) -> LivingBrokers:
+        """The living brokers of this moment: another object as soon as they are others."""
+        return self._living()
 
     @property
     def brokers(self) -> tuple[BrokerInfo, ...]:
@@ -106,8 +121,7 @@ class ClusterView:
     @property
     def controller_id(self) -> int:
         """Return the node that is named as controller: any living one will do; the lowest id."""
-        brokers = self._living().infos
-        return brokers[0].node_id if brokers else NO_NODE
+        return self._living().controller_id
 
     def introduce(self, *, node_id: int, host: str, port: int, rack: str | None) -> None:
         """Say where this broker listens, before it has joined.
@@ -115,7 +129,7 @@ class ClusterView:
         While no broker at all is known to live, this one is named all the same: a client that is told of none at all
         has nobody left to ask (librdkafka then never comes back). It joins soon, or another one will have.
         """
-        self._alone = _Brokers({node_id: BrokerInfo(node_id=node_id, host=host, port=port, rack=rack)})
+        self._alone = LivingBrokers({node_id: BrokerInfo(node_id=node_id, host=host, port=port, rack=rack)})
 
     def count_self(self, record: BrokerRecord, is_present: Callable[[], bool]) -> None:
         """Count this broker as living whenever `is_present` says so, even before the watch has shown it.
@@ -134,7 +148,7 @@ class ClusterView:
         """Stay fresh for ever; while the store cannot be reached, what was known last goes on counting."""
         await follow(self._store, keys.BROKERS, self.refresh, clock=self._clock)
 
-    def _living(self) -> _Brokers:
+    def _living(self) -> LivingBrokers:
         living = self._without_self if self._self_is_known or not self._is_present() else self._with_self
         return living if living.infos else self._alone
 
@@ -148,10 +162,10 @@ class ClusterView:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        self._without_self = self._with_self = _Brokers(self._known)
+        self._without_self = self._with_self = LivingBrokers(self._known)
         self._self_is_known = self._self is None or self._known.get(self._self.node_id) == self._self
         if self._self is not None and not self._self_is_known:
-            self._with_self = _Brokers(self._known | {self._self.node_id: self._self})
+            self._with_self = LivingBrokers(self._known | {self._self.node_id: self._self})
 
 
 def rendezvous(what: StreamId | str, nodes: list[int]) -> int:

@@ -30,6 +30,7 @@ from headrace.model.ids import StreamId
 from headrace.model.topics import TopicRules
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
+from headrace.runtime.turns import WakeLine
 
 MAX_WAIT_MS = 300_000
 """The longest a fetch is parked, whatever it asks for."""
@@ -139,6 +140,7 @@ class Fetcher:
         self._catch_up = catch_up
         self._clock = clock
         self._log = log
+        self._wake_line = WakeLine()
         self.parked = 0
         """How many fetches wait now."""
 
@@ -163,7 +165,7 @@ class Fetcher:
     ) -> list[Fetched]:
         await self._index.refresh()
         fresh: dict[StreamId, StreamHead | None] = {}
-        with Waiter(self._index.view, {one.stream for one in wanted}) as waiter:
+        with Waiter(self._index.view, {one.stream for one in wanted}, self._wake_line) as waiter:
             while True:
                 waiter.begin()
                 found = self._plan(wanted, max_bytes, fresh)

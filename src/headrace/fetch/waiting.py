@@ -1,7 +1,8 @@
 """Wait until a stream grows: a fetch that finds too little parks here, without a timer loop.
 
 A waiter listens at the index view. It hears of every commit that this broker makes or follows, adds up what came,
-and wakes when that is enough, when a head changes otherwise, or when its time is over.
+and wakes when that is enough, when a head changes otherwise, or when its time is over. All of a broker wake through
+one line, a few per pass of the loop: thousands may wait for the same commit.
 
 Must stay true: a waiter listens from before its fetch looks at the streams until it is left, whatever happens in
 between, cancellation included. So nothing is missed, and a client that is gone leaves nothing behind.
@@ -14,18 +15,21 @@ from types import TracebackType
 from headrace.index.cache import IndexView
 from headrace.model.ids import StreamId
 from headrace.runtime.clock import Clock
+from headrace.runtime.turns import WakeLine
 
 
 class Waiter:
     """Listens to some streams while its context is open."""
 
-    __slots__ = ("_grown_bytes", "_is_changed", "_streams", "_view", "_wanted_bytes", "_woken")
+    __slots__ = ("_grown_bytes", "_is_changed", "_is_due", "_line", "_streams", "_view", "_wanted_bytes", "_woken")
 
-    def __init__(self, view: IndexView, streams: Iterable[StreamId]) -> None:
+    def __init__(self, view: IndexView, streams: Iterable[StreamId], line: WakeLine) -> None:
         self._view = view
+        self._line = line
         self._streams = list(streams)
         self._grown_bytes = 0
         self._is_changed = False
+        self._is_due = False
         self._wanted_bytes = 0
         self._woken: asyncio.Future[None] | None = None
 
@@ -56,10 +60,11 @@ class Waiter:
     async def wait(self, clock: Clock, *, wanted_bytes: int, seconds: float) -> None:
         """Wait until that many bytes have come since `begin`, or a head changed, or the time is over."""
         self._wanted_bytes = wanted_bytes
+        self._is_due = False
         self._woken = woken = asyncio.get_running_loop().create_future()
         self._wake_if_due()
         timer = asyncio.create_task(clock.sleep(seconds))
-        timer.add_done_callback(lambda _: _wake(woken))
+        timer.add_done_callback(lambda _: self._line.wake(woken))
         try:
             await woken
         finally:
@@ -67,10 +72,8 @@ class Waiter:
             timer.cancel()
 
     def _wake_if_due(self) -> None:
-        if self._woken is not None and (self._is_changed or self._grown_bytes >= self._wanted_bytes):
-            _wake(self._woken)
-
-
-def _wake(sleeper: "asyncio.Future[None]") -> None:
-    if not sleeper.done():
-        sleeper.set_result(None)
+        if self._woken is None or self._is_due:
+            return
+        if self._is_changed or self._grown_bytes >= self._wanted_bytes:
+            self._is_due = True
+            self._line.wake(self._woken)

@@ -35,6 +35,7 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.executor import Executor
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import Metrics, one_of
+from headrace.runtime.turns import LoopTurns
 
 REPACKER_LEASE = all_keys.lease("repacker")
 """Who repacks now. Like the collectors' lease it saves work, and is not what makes it safe."""
@@ -42,6 +43,9 @@ REPACKER_LEASE = all_keys.lease("repacker")
 ENTRIES_PER_READ = 1_000
 LOOP_MAX_ENTRIES = 1_000
 """Up to how many entries are planned on the event loop."""
+
+STREAMS_PER_SLICE = 5_000
+"""About how many streams are looked over, in memory, before others have their turn on the loop."""
 
 MAX_FAILURES_PER_TICK = 3
 """After so many streams that failed the tick ends: the stores may be away."""
@@ -147,6 +151,7 @@ class Repacker:
         self._log = log
         self._turn = turn
         self._known: dict[StreamId, _Known] = {}
+        self._turns = LoopTurns()
 
     async def tick(self) -> int:
         """Repack what is due, within the limits; return how many bytes were copied.
@@ -156,7 +161,7 @@ class Repacker:
         await self._packer.seal()
         if self._packer.is_full or not await self._turn():
             return 0
-        due = self._due()
+        due = await self._due()
         copied = looks = 0
         failures: list[HeadraceError] = []
         for target in due[: self._limits.looks_per_tick]:
@@ -175,12 +180,20 @@ class Repacker:
             raise failures[0]
         return copied
 
-    def _due(self) -> list[_Target]:
-        """Return the streams that it is time to look at, who has waited longest first."""
+    async def _due(self) -> list[_Target]:
+        """Return the streams that it is time to look at, who has waited longest first.
+
+        Between slices of all streams, others have their turn on the loop.
+        """
         now = self._clock.monotonic()
         known: dict[StreamId, _Known] = {}
         due: list[tuple[float, StreamId, _Target]] = []
+        left = STREAMS_PER_SLICE
         for topic in self._topics():
+            left -= len(topic.streams)
+            if left < 0:
+                await self._turns.next()
+                left = STREAMS_PER_SLICE
             for partition, stream in enumerate(topic.streams):
                 memory = known[stream] = self._known.get(stream) or _Known()
                 end_offset = max(memory.high_watermark, self._high_watermark(stream) or 0)

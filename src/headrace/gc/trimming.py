@@ -72,11 +72,16 @@ class Trimmer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTrimmerLimits:
-    """How many steps one tick makes, how many streams it reads for them, and how many heads that memory lacks."""
+    """How many steps one tick makes, how many streams it reads for them, and how many heads that memory lacks.
+
+    Of `streams_per_tick` streams it is compared, in memory, whether their log start has moved: a round over 100,000
+    of them takes 20 ticks, and costs each tick a few milliseconds of the loop.
+    """
 
     steps_per_tick: int = 50
     looks_per_tick: int = 1_000
     heads_per_tick: int = 200
+    streams_per_tick: int = 5_000
 
 
 @dataclass(slots=True)
@@ -120,6 +125,8 @@ class LogTrimmer:
         self._lease = lease
         self._limits = limits
         self._trimmed_to: dict[StreamId, int] = {}
+        self._round: list[StreamId] = []
+        self._untrimmed: dict[StreamId, int] = {}
         self._unfolded: set[StreamId] = set()
 
     async def tick(self) -> int:
@@ -128,9 +135,9 @@ class LogTrimmer:
         A stream that fails holds up no other; the first failure is raised in the end.
         """
         failures: list[HeadraceError] = []
-        streams = self._streams()
+        streams = self._next_streams()
         await self._learn([stream for stream in streams if self._index.view.head(stream) is None], failures)
-        moved = self._moved(streams)
+        moved = self._moved(list(dict.fromkeys([*self._untrimmed, *streams])))
         self._unfolded.update(moved)
         self._unfolded = {stream for stream in self._unfolded if self._waits_for_folding(stream)}
         removed = 0
@@ -138,9 +145,20 @@ class LogTrimmer:
             removed = await self._trim(moved, failures)
             if self._unfolded:
                 await self._folder.tick()
+        # What was not reached is tried in the next tick, and not only when its turn in the round comes again.
+        self._untrimmed = {stream: to for stream, to in moved.items() if self._trimmed_to.get(stream, 0) < to}
         if failures:
             raise failures[0]
         return removed
+
+    def _next_streams(self) -> list[StreamId]:
+        """Return the next streams of a round over all of them; a new round forgets those that are gone."""
+        if not self._round:
+            self._round = list(reversed(self._streams()))
+            self._trimmed_to = {stream: self._trimmed_to.get(stream, 0) for stream in self._round}
+        next_ones = self._round[: -self._limits.streams_per_tick - 1 : -1]
+        del self._round[-self._limits.streams_per_tick :]
+        return next_ones
 
     async def _learn(self, unknown: Sequence[StreamId], failures: list[HeadraceError]) -> None:
         for stream in unknown[: self._limits.heads_per_tick]:
@@ -150,15 +168,12 @@ class LogTrimmer:
                 failures.append(error)
 
     def _moved(self, streams: Sequence[StreamId]) -> dict[StreamId, int]:
-        """Return the streams that are to be trimmed, and to where; forget those that are gone."""
+        """Return the streams that are to be trimmed, and to where."""
         moved: dict[StreamId, int] = {}
-        known: dict[StreamId, int] = {}
         for stream in streams:
             head = self._index.view.head(stream)
-            trimmed_to = known[stream] = self._trimmed_to.get(stream, 0)
-            if head is not None and not head.is_deleted and head.log_start > trimmed_to:
+            if head is not None and not head.is_deleted and head.log_start > self._trimmed_to.get(stream, 0):
                 moved[stream] = head.log_start
-        self._trimmed_to = known
         return moved
 
     def _waits_for_folding(self, stream: StreamId) -> bool:

@@ -45,6 +45,13 @@ class Refusal:
     message: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An answer that is written already: the bytes of the message in the version of the call."""
+
+    body: bytes
+
+
 class Refused(Exception):
     """Raised inside handlers to answer one item, or the whole request, with a code."""
 

@@ -6,19 +6,24 @@ answered (garbage, an API or version that is not served) ends the connection.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from headrace.errors import HeadraceError
 from headrace.handlers.api import Api
-from headrace.handlers.call import Call, HangUp, Refusal, Refused, refusal_of
+from headrace.handlers.call import Call, Encoded, HangUp, Refusal, Refused, refusal_of
 from headrace.handlers.node import Node
 from headrace.model.error_codes import ErrorCode
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import CounterSeries, HistogramSeries, Metrics, one_of
-from headrace.wire.errors import UnsupportedRequest, WireError
-from headrace.wire.headers import API_VERSIONS_KEY, encode_response, parse_request
-from headrace.wire.messages import ApiVersionsRequest, Buffer
+from headrace.wire.errors import TooManyElements, UnsupportedRequest, WireError
+from headrace.wire.headers import API_VERSIONS_KEY, encode_response, frame_body, parse_header, parse_request
+from headrace.wire.messages import ApiVersionsRequest, Buffer, RequestHeader
+
+LIGHT_ELEMENTS = 4_096
+"""A request with more elements than this is read, and its answer written, on a thread: it would hold up the loop for
+milliseconds, and some dozen of them at once for much longer."""
 
 Buffers: TypeAlias = list[Buffer]
 Answer: TypeAlias = "Buffers | asyncio.Future[Buffers | None] | None"
@@ -71,12 +76,17 @@ class Dispatcher:
     async def serve(self, frame: memoryview, peer: str) -> Answer:
         """Return the answer to a request, or the promise of one; raise `HangUp` where there is none to give."""
         arrived_at = self._clock.monotonic()
+        is_light = True
         try:
-            header, request = parse_request(frame)
+            header, request = parse_request(frame, max_elements=LIGHT_ELEMENTS)
         except UnsupportedRequest as error:
             header, request = error.header, None
+        except TooManyElements:
+            is_light = False
         except WireError as error:
-            raise HangUp("garbage", f"a request could not be read: {error}") from error
+            raise _garbage(error) from error
+        if not is_light:
+            header, request = await self._read_heavy(frame)
         api_key, version = header.request_api_key, header.request_api_version
         api = self._apis.get(api_key)
         if api is None:
@@ -95,9 +105,29 @@ class Dispatcher:
         metrics.requests.inc()
         metrics.bytes_in.inc(len(frame))
         response = await self._handled(api, call, request)
-        if not isinstance(response, asyncio.Future):
-            return self._encoded(api, call, request, header.correlation_id, response)
-        return self._promised(api, call, request, header.correlation_id, response)
+        if isinstance(response, asyncio.Future):
+            return self._promised(api, call, request, header.correlation_id, response)
+        if not is_light and response is not None and not isinstance(response, Encoded):
+            return await self._encoded_apart(api, call, request, header.correlation_id, response)
+        return self._encoded(api, call, request, header.correlation_id, response)
+
+    async def _read_heavy(self, frame: memoryview) -> tuple[RequestHeader, Any]:
+        """Read a request with many elements, off the loop, if it has no more than its API takes."""
+        try:
+            header, _ = parse_header(frame)
+        except WireError as error:  # the header itself has that many
+            raise _garbage(error) from error
+        api = self._apis.get(header.request_api_key)
+        if api is None:
+            return header, None
+        try:
+            return await self._node.executor.run(partial(parse_request, frame, max_elements=api.max_elements))
+        except TooManyElements as error:
+            raise HangUp(
+                "elements", f"a {api.name} request may have {api.max_elements} elements in all: {error}"
+            ) from error
+        except WireError as error:
+            raise _garbage(error) from error
 
     async def _handled(self, api: Api, call: Call, request: Any) -> Any:
         try:
@@ -115,25 +145,35 @@ class Dispatcher:
         def fulfil(done: "asyncio.Future[Any]") -> None:
             if promise.done():
                 return
-            try:
-                promise.set_result(self._kept(api, call, request, correlation_id, done))
-            except Exception as error:
-                # A promise that stays open would hold up every answer behind it: who waits for it decides what to do.
+            # The error is looked at, never raised: a traceback would hold this frame, and the frame the error, for
+            # ever, and the request's memory with them.
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            if isinstance(error, HangUp):
                 promise.set_exception(error)
+                return
+            try:
+                message = done.result() if error is None else self._refused(api, call, request, error)
+                promise.set_result(self._encoded(api, call, request, correlation_id, message))
+            except Exception as mistake:
+                # A promise that stays open would hold up every answer behind it: who waits for it decides what to do.
+                promise.set_exception(mistake)
 
         response.add_done_callback(fulfil)
         return promise
 
-    def _kept(
-        self, api: Api, call: Call, request: Any, correlation_id: int, done: "asyncio.Future[Any]"
+    async def _encoded_apart(
+        self, api: Api, call: Call, request: Any, correlation_id: int, response: Any
     ) -> Buffers | None:
+        """Write an answer off the loop."""
         try:
-            message = done.result()
-        except HangUp:
-            raise
-        except (Exception, asyncio.CancelledError) as error:
-            message = self._refused(api, call, request, error)
-        return self._encoded(api, call, request, correlation_id, message)
+            encode = partial(encode_response, api.key, call.version, correlation_id, response)
+            buffers = await self._node.executor.run(encode)
+        except WireError as error:
+            return self._encoded(api, call, request, correlation_id, self._refused(api, call, request, error))
+        metrics = self._metrics[api.key]
+        metrics.seconds.observe(self._clock.monotonic() - call.arrived_at)
+        metrics.bytes_out.inc(sum(map(len, buffers)))
+        return buffers
 
     def _encoded(self, api: Api, call: Call, request: Any, correlation_id: int, response: Any) -> Buffers | None:
         metrics = self._metrics[api.key]
@@ -141,7 +181,10 @@ class Dispatcher:
         if response is None:
             return None
         try:
-            buffers = encode_response(api.key, call.version, correlation_id, response)
+            if isinstance(response, Encoded):
+                buffers = frame_body(api.key, call.version, correlation_id, response.body)
+            else:
+                buffers = encode_response(api.key, call.version, correlation_id, response)
         except WireError as error:
             response = self._refused(api, call, request, error)
             buffers = encode_response(api.key, call.version, correlation_id, response)
@@ -170,3 +213,7 @@ class Dispatcher:
         call = Call(api_key=api.key, version=0, client_id=None, peer="", arrived_at=self._clock.monotonic())
         response = api.refused(call, ApiVersionsRequest(), Refusal(ErrorCode.UNSUPPORTED_VERSION))
         return encode_response(api.key, 0, correlation_id, response)
+
+
+def _garbage(error: WireError) -> HangUp:
+    return HangUp("garbage", f"a request could not be read: {error}")

@@ -8,24 +8,37 @@
 A topic that is unknown here is looked up in the store before we say so, and created where the cluster's rule and the
 client both allow it; the answer then names its leaders at once. Any broker serves any partition, so the leader is a
 hint; leader epochs are not given (-1), replicas and in-sync replicas are the leader alone.
+
+A large list of all topics is made in slices, encoded on a thread, and kept until topics or brokers change.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from headrace.cluster.view import NO_NODE
+from headrace.cluster.view import NO_NODE, LivingBrokers
 from headrace.cluster.zones import zone_of
 from headrace.errors import HeadraceError, OutcomeUnknown, Retryable
-from headrace.handlers.call import Call, Refusal, Refused
+from headrace.handlers.all_topics import Wishes
+from headrace.handlers.call import Call, Encoded, Refusal, Refused
 from headrace.handlers.node import Node
 from headrace.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from headrace.handlers.topic_refusals import refusal_of_topic
 from headrace.model.error_codes import ErrorCode
 from headrace.model.topics import Topic, TopicId
 from headrace.topics.names import is_legal
+from headrace.wire.headers import encode_body
 from headrace.wire.messages import ZERO_UUID, MetadataRequest, MetadataResponse
 
 FIRST_VERSION_BY_ID = 12
+
+METADATA_KEY = 3
+
+LARGE_ANSWER_PARTITIONS = 1_000
+"""From how many partitions on a list of all topics is kept; a smaller one is made anew in a few milliseconds."""
+
+PARTITIONS_PER_SLICE = 1_000
+"""About how many partitions are described before others have their turn: some milliseconds of work."""
 
 MAX_CREATED_PER_REQUEST = 100
 """How many unknown topics one request creates; for the others the client hears: ask again soon."""
@@ -46,18 +59,55 @@ class _Asked:
         return node.topics.get_by_id(self.id) if self.is_by_id else node.topics.get(self.name or "")
 
 
-async def handle(node: Node, call: Call, request: MetadataRequest) -> MetadataResponse:
+async def handle(node: Node, call: Call, request: MetadataRequest) -> MetadataResponse | Encoded:
     """Answer with the living brokers and with every topic that was asked for."""
-    topics = await _topics(node, call, request)
+    wants_all = not request.topics if call.version == 0 else request.topics is None
+    if wants_all:
+        # A list of all topics denies every other one.
+        await node.topics.refresh()
+        return await _all(node, call, request)
+    topics = await _named_topics(node, call, request)
+    return _answer(node.cluster.cluster_id, node.cluster.living, topics, request)
+
+
+async def _all(node: Node, call: Call, request: MetadataRequest) -> MetadataResponse | Encoded:
+    """Answer with all topics that are known at this moment."""
+    living, known = node.cluster.living, node.topics.known()
+    zone = living.known_zone(zone_of(call.client_id))
+
+    async def made() -> MetadataResponse:
+        topics = await _described_all(node, known, living, zone, request)
+        return _answer(node.cluster.cluster_id, living, topics, request)
+
+    async def encoded() -> bytes:
+        return await node.executor.run(partial(encode_body, METADATA_KEY, call.version, await made()))
+
+    if node.topics.partition_count < LARGE_ANSWER_PARTITIONS:
+        return await made()
+    wishes = Wishes(
+        version=call.version,
+        zone=zone,
+        cluster_operations=request.include_cluster_authorized_operations,
+        topic_operations=request.include_topic_authorized_operations,
+    )
+    return Encoded(await node.all_topics.body(wishes, node.topics.generation, living, encoded))
+
+
+def _answer(
+    cluster_id: str,
+    living: LivingBrokers,
+    topics: list[MetadataResponse.MetadataResponseTopic],
+    request: MetadataRequest,
+) -> MetadataResponse:
     return MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
                 node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
             )
-            for broker in node.cluster.brokers
+            for broker in living.infos
         ],
-        cluster_id=node.cluster.cluster_id,
-        controller_id=node.cluster.controller_id,
+        cluster_id=cluster_id,
+        controller_id=living.controller_id,
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -73,26 +123,36 @@ def refused(call: Call, request: MetadataRequest, refusal: Refusal) -> MetadataR
     )
 
 
-async def _topics(node: Node, call: Call, request: MetadataRequest) -> list[MetadataResponse.MetadataResponseTopic]:
-    zone = zone_of(call.client_id)
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-    wants_all = not request.topics if call.version == 0 else request.topics is None
-    if wants_all:
-        # A list of all topics denies every other one.
-        await node.topics.refresh()
-        return [_described(node, topic, zone, operations) for topic in node.topics.known()]
+async def _named_topics(
+    node: Node, call: Call, request: MetadataRequest
+) -> list[MetadataResponse.MetadataResponseTopic]:
     asked = _asked(request)
     if call.version < FIRST_VERSION_BY_ID and any(each.is_by_id for each in asked):
         raise Refused(ErrorCode.INVALID_REQUEST, f"topics are asked for by id from version {FIRST_VERSION_BY_ID} on")
     why_not = await _look_up(node, request, asked)
-    answers = []
-    for each in asked:
-        topic = each.find(node)
-        if topic is not None:
-            answers.append(_described(node, topic, zone, operations))
-        else:
-            answers.append(_refused_topic(call, each, why_not.get(each) or _unknown(each)))
-    return answers
+    found = [(each, each.find(node)) for each in asked]
+    known = [topic for _, topic in found if topic is not None]
+    described = iter(await _described_all(node, known, node.cluster.living, zone_of(call.client_id), request))
+    return [
+        _refused_topic(call, each, why_not.get(each) or _unknown(each)) if topic is None else next(described)
+        for each, topic in found
+    ]
+
+
+async def _described_all(
+    node: Node, topics: Sequence[Topic], living: LivingBrokers, zone: str | None, request: MetadataRequest
+) -> list[MetadataResponse.MetadataResponseTopic]:
+    """Describe topics; between slices of them, others have their turn on the loop."""
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    described = []
+    left = PARTITIONS_PER_SLICE
+    for topic in topics:
+        if left <= 0:
+            await node.turns.next()
+            left = PARTITIONS_PER_SLICE
+        left -= len(topic.streams)
+        described.append(_described(topic, living, zone, operations))
+    return described
 
 
 def _asked(request: MetadataRequest) -> list[_Asked]:
@@ -144,10 +204,12 @@ def _unknown(asked: _Asked) -> Refusal:
     return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _described(node: Node, topic: Topic, zone: str | None, operations: int) -> MetadataResponse.MetadataResponseTopic:
+def _described(
+    topic: Topic, living: LivingBrokers, zone: str | None, operations: int
+) -> MetadataResponse.MetadataResponseTopic:
     partitions = []
     for index, stream in enumerate(topic.streams):
-        leader = node.cluster.leader_of(stream, zone=zone)
+        leader = living.leader_of(stream, zone)
         replicas = [leader] if leader != NO_NODE else []
         partitions.append(
             MetadataResponse.MetadataResponsePartition(

@@ -9,6 +9,7 @@ from headrace.fetch.sessions import FetchSessions
 from headrace.fetch.timestamps import TimestampFinder
 from headrace.groups.configs import GroupConfigs
 from headrace.groups.coordinator import GroupCoordinator
+from headrace.handlers.all_topics import AllTopics
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
@@ -18,6 +19,7 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.executor import Executor
 from headrace.runtime.logs import Log
 from headrace.runtime.rng import Rng
+from headrace.runtime.turns import LoopTurns
 from headrace.topics.admin import TopicAdmin
 from headrace.topics.configs import ConfigValue
 from headrace.topics.directory import TopicDirectory
@@ -25,17 +27,22 @@ from headrace.topics.directory import TopicDirectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The parts of one broker that answer requests. `executor` takes what would keep the event loop waiting."""
+    """The parts of one broker that answer requests.
+
+    `executor` takes what would keep the event loop waiting; what is long and stays on the loop asks for `turns`.
+    """
 
     node_id: int
     clock: Clock
     rng: Rng
     log: Log
     executor: Executor
+    turns: LoopTurns
     metadata: MetadataStore
     keys: DomainKeys
     index: IndexCache
     topics: TopicDirectory
+    all_topics: AllTopics
     admin: TopicAdmin
     cluster: ClusterView
     log_in: ProduceLog

@@ -41,6 +41,9 @@ MIN_WAIT_S = 1.0
 MAX_WAIT_S = 600.0
 """However long a client is willing to wait, an answer is given after this time."""
 
+PARTITIONS_PER_SLICE = 250
+"""How many partitions of a request are checked before others have their turn: some milliseconds of work."""
+
 SMALL_BATCH_BYTES = 16 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 """A small batch out of a large frame is copied: in the tail cache it would keep the whole frame's buffer from use."""
@@ -86,10 +89,7 @@ async def handle(
     if request.acks not in (-1, 0, 1):
         return refused(call, request, Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1 (all)"))
     topics = await _find_topics(node, call, request)
-    slots = [
-        [await _take_in(node, call, topic, data) for data in sent.partition_data]
-        for sent, topic in zip(request.topic_data, topics, strict=True)
-    ]
+    slots = await _take_all_in(node, call, request, topics)
     parts = [slot.part for group in slots for slot in group if slot.part is not None]
     appended = await _append(node, call, request, parts) if parts else None
     if request.acks == 0:
@@ -117,6 +117,24 @@ def _known(node: Node, call: Call, sent: ProduceRequest.TopicProduceData) -> Top
 
 def _has_all(topic: Topic | None, sent: ProduceRequest.TopicProduceData) -> bool:
     return topic is not None and all(0 <= data.index < len(topic.streams) for data in sent.partition_data)
+
+
+async def _take_all_in(
+    node: Node, call: Call, request: ProduceRequest, topics: list[Topic | None]
+) -> list[list[_Slot]]:
+    """Check each partition's batch; between slices of them, others have their turn on the loop."""
+    slots: list[list[_Slot]] = []
+    left = PARTITIONS_PER_SLICE
+    for sent, topic in zip(request.topic_data, topics, strict=True):
+        group: list[_Slot] = []
+        for data in sent.partition_data:
+            if not left:
+                await node.turns.next()
+                left = PARTITIONS_PER_SLICE
+            left -= 1
+            group.append(await _take_in(node, call, topic, data))
+        slots.append(group)
+    return slots
 
 
 async def _take_in(node: Node, call: Call, topic: Topic | None, data: ProduceRequest.PartitionProduceData) -> _Slot:

@@ -175,7 +175,11 @@ class LogWriter:
     def _take(self, part: NewPart, appended: Appended, position: int) -> None:
         """Put a part into the open frame, or into a new one if that one is full."""
         size_bytes = len(part.data)
-        if self._open.offers and self._open.builder.size_bytes + size_bytes > self._limits.frame_max_bytes:
+        is_full = (
+            self._open.builder.size_bytes + size_bytes > self._limits.frame_max_bytes
+            or len(self._open.offers) >= self._limits.frame_max_parts
+        )
+        if is_full and self._open.offers:
             self._full.append(self._open)
             self._open = _OpenFrame()
         self._open.builder.add(part.stream, part.data, part.batches)
@@ -324,18 +328,18 @@ class LogWriter:
                 self._given_up.note(offer)
                 offer.settle(outcome)
             return
-        try:
+        # It is committed. The producers first: neither a cache that fails nor thousands of readers who wake may keep
+        # them from hearing it. Nothing runs before the caches have it, too, because nothing here waits.
+        for offer, result in zip(frame.offers, outcome.results, strict=True):
+            self._given_up.note_result(offer, result)
+            offer.settle(result)
+        if self._tail is not None:
             for offer, result in zip(frame.offers, outcome.results, strict=True):
-                self._given_up.note_result(offer, result)
-                if self._tail is not None and result.status is PartStatus.ACCEPTED:
+                if result.status is PartStatus.ACCEPTED:
                     self._keep_in_tail(self._tail, offer, result.base_offset)
-            # Readers who wait are woken by this, and find the bytes in the tail.
-            if self._cache is not None:
-                self._cache.note_committed(outcome, revision)
-        finally:
-            # It is committed: a cache that fails must not keep the producers from hearing it.
-            for offer, result in zip(frame.offers, outcome.results, strict=True):
-                offer.settle(result)
+        # Readers who wait are woken by this, and find the bytes in the tail.
+        if self._cache is not None:
+            self._cache.note_committed(outcome, revision)
 
     def _keep_in_tail(self, tail: Tail, offer: Offer, base_offset: int) -> None:
         """Stamp the offsets into the bytes as they were received: they are in the log by now, and ours alone."""

@@ -43,6 +43,8 @@ class TopicDirectory:
         self._clock = clock
         self._defaults = defaults
         self._revision = 0
+        self.generation = 0
+        """Grows whenever topics have come, gone or changed here."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self._by_stream: dict[StreamId, Topic] = {}
@@ -63,6 +65,11 @@ class TopicDirectory:
         """Return the topic that a stream is a partition of, as it is known here; `None` proves nothing."""
         return self._by_stream.get(stream)
 
+    def partition_of_stream(self, stream: StreamId) -> tuple[str, int] | None:
+        """Return the topic's name and the partition's number of a stream, as they are known here."""
+        topic = self.by_stream(stream)
+        return None if topic is None else (topic.name, topic.streams.index(stream))
+
     def rules_of_stream(self, stream: StreamId) -> TopicRules | None:
         """Return what the topic of a stream demands, as it is known here."""
         topic = self.by_stream(stream)
@@ -73,6 +80,16 @@ class TopicDirectory:
         if self._sorted is None:
             self._sorted = [self._by_name[name] for name in sorted(self._by_name)]
         return list(self._sorted)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions all known topics have."""
+        return len(self._by_stream)
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics are known here."""
+        return len(self._by_name)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call a listener whenever topics have come, gone or changed here, from now on."""
@@ -120,6 +137,7 @@ class TopicDirectory:
             self._by_stream.update(dict.fromkeys(topic.streams, topic))
         self._versions.update((item.key, item.version) for item in newer)
         self._sorted = None
+        self.generation += 1
         for listener in self._listeners:
             listener()
 

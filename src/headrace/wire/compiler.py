@@ -21,7 +21,8 @@ Writer = Callable[[Message, list[Buffer], list[int]], None]
 def reader(name: str, version: int) -> Reader:
     """Return `read(view, position=0)`, which reads the message `name` up to the end of the view.
 
-    For a header it returns (header, where the body begins). Whatever the bytes are, it raises `WireError` only.
+    For a header it returns (header, where the body begins). A request may be given how many elements it may have, as
+    a third argument. Whatever the bytes are, it raises `WireError` only.
     """
     source = ReaderSource(_schema(name, version), version)
     return cast(Reader, _compiled(source.render(), source.names, f"<read {name} v{version}>", "read"))

@@ -20,6 +20,10 @@ class UnsupportedRequest(WireError):
         self.header = header
 
 
+class TooManyElements(WireError):
+    """The request may be sound, but it has more elements than the caller takes at once."""
+
+
 def refuse_length(what: str, length: int, position: int, end: int) -> NoReturn:
     """Raise for a length or count that is negative, or more than the rest of the frame can hold."""
     raise WireError(f"{what}: {length} does not fit, {end - position} bytes remain at byte {position}")
@@ -28,7 +32,9 @@ def refuse_length(what: str, length: int, position: int, end: int) -> NoReturn:
 def refuse_count(what: str, count: int, position: int, end: int, left: int) -> NoReturn:
     """Raise for a count that is more than the frame can hold, or more than is allowed in one request."""
     if left < 0:
-        raise WireError(f"{what}: with {count} more, the request has {-left} elements more than are taken at once")
+        raise TooManyElements(
+            f"{what}: with {count} more, the request has {-left} elements more than are taken at once"
+        )
     refuse_length(what, count, position, end)
 
 

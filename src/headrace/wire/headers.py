@@ -12,6 +12,7 @@ from typing import Any
 from headrace.wire.compiler import Reader, Writer, reader, writer
 from headrace.wire.errors import UnsupportedRequest, WireError
 from headrace.wire.messages import Buffer, Message, RequestHeader
+from headrace.wire.reading import MAX_REQUEST_ELEMENTS
 from headrace.wire.schema import Versions, apis
 
 API_VERSIONS_KEY = 18
@@ -56,17 +57,19 @@ def parse_header(frame: memoryview) -> tuple[RequestHeader, int]:
     return header
 
 
-def parse_request(frame: memoryview) -> tuple[RequestHeader, Any]:
+def parse_request(frame: memoryview, *, max_elements: int = MAX_REQUEST_ELEMENTS) -> tuple[RequestHeader, Any]:
     """Read a request (the frame without its size); return its header and its message.
 
     Records in the message are views of the frame. Raises `UnsupportedRequest`, which has the header, for a version
-    that is not in the table, and `WireError` for everything else that is wrong.
+    that is not in the table, `TooManyElements` for one with more than `max_elements` in all its arrays, before they
+    are made, and `WireError` for everything else that is wrong.
     """
     header, position = parse_header(frame)
     first, last = known_versions()[header.request_api_key]
     if not first <= header.request_api_version <= last:
         raise UnsupportedRequest(header)
-    return header, _request_reader(header.request_api_key, header.request_api_version)(frame, position)
+    read = _request_reader(header.request_api_key, header.request_api_version)
+    return header, read(frame, position, max_elements)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, response: Message) -> list[Buffer]:
@@ -75,22 +78,26 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: M
     cuts: list[int] = []
     write, header_version = _response_writer(api_key, version)
     write(response, out, cuts)
-    if cuts:
-        buffers = _between(out, cuts)
-        size = sum(map(len, buffers))
-    else:
-        buffers = []
-        body = b"".join(out)
-        size = len(body)
-    if header_version:
-        prefix = _SIZE_AND_HEADER_V1.pack(size + _HEADER_V1_BYTES, correlation_id, 0)
-    else:
-        prefix = _SIZE_AND_HEADER_V0.pack(size + _HEADER_V0_BYTES, correlation_id)
     if not cuts:
-        return [prefix + body]
+        body = b"".join(out)
+        return [_prefix(header_version, len(body), correlation_id) + body]
+    buffers = _between(out, cuts)
     # Something always stands before the first records.
-    buffers[0] = prefix + buffers[0]
+    buffers[0] = _prefix(header_version, sum(map(len, buffers)), correlation_id) + buffers[0]
     return buffers
+
+
+def encode_body(api_key: int, version: int, response: Message) -> bytes:
+    """Return a response without what surrounds it, to be sent many times with `frame_body`; records are copied."""
+    out: list[Buffer] = []
+    write, _ = _response_writer(api_key, version)
+    write(response, out, [])
+    return b"".join(out)
+
+
+def frame_body(api_key: int, version: int, correlation_id: int, body: bytes) -> list[Buffer]:
+    """Return a whole frame around a body that is not copied."""
+    return [_prefix(response_header_version(api_key, version), len(body), correlation_id), body]
 
 
 def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, request: Message) -> bytes:
@@ -110,6 +117,12 @@ def parse_response(api_key: int, version: int, frame: memoryview) -> tuple[int, 
     header, position = reader("ResponseHeader", response_header_version(api_key, version))(frame)
     message = reader(f"{apis()[api_key].name}Response", version)(frame, position)
     return header.correlation_id, message
+
+
+def _prefix(header_version: int, body_bytes: int, correlation_id: int) -> bytes:
+    if header_version:
+        return _SIZE_AND_HEADER_V1.pack(body_bytes + _HEADER_V1_BYTES, correlation_id, 0)
+    return _SIZE_AND_HEADER_V0.pack(body_bytes + _HEADER_V0_BYTES, correlation_id)
 
 
 def _between(out: list[Buffer], cuts: list[int]) -> list[Buffer]:

@@ -38,7 +38,10 @@ def skip_tags(data: memoryview, count: int, position: int, end: int) -> int:
 
 
 class ReaderSource:
-    """The source of `read(b, p=0)` and the names it needs; `p` is where the message begins in the memoryview `b`."""
+    """The source of `read(b, p=0)` and the names it needs; `p` is where the message begins in the memoryview `b`.
+
+    The reader of a request also takes `left`, the number of elements that it may have.
+    """
 
     def __init__(self, schema: MessageSchema, version: int) -> None:
         self._schema = schema
@@ -67,8 +70,6 @@ class ReaderSource:
     def render(self) -> str:
         """Return the source."""
         self._emit("end = len(b)")
-        if self._is_limited:
-            self._emit(f"left = {MAX_REQUEST_ELEMENTS}")
         self._emit("try:")
         self._depth += 1
         made = self._struct(self._schema.fields, self._message, self._title)
@@ -85,7 +86,8 @@ class ReaderSource:
         self._depth -= 1
         self._emit("except (struct_error, IndexError, UnicodeDecodeError) as error:")
         self._emit(f"    raise WireError(f'{self._title} is broken at byte {{p}} of {{end}}: {{error}}') from error")
-        return "def read(b, p=0):\n" + "\n".join(self._lines) + "\n"
+        limit = f", left={MAX_REQUEST_ELEMENTS}" if self._is_limited else ""
+        return f"def read(b, p=0{limit}):\n" + "\n".join(self._lines) + "\n"
 
     def _struct(self, fields: tuple[Field, ...], made: type[Any], path: str) -> str:
         """Emit what reads a struct; return the expression that makes it, good until the next flush."""

@@ -6,6 +6,7 @@ from headrace.fetch.waiting import Waiter
 from headrace.index.cache import IndexCache
 from headrace.index.streams import advance_log_start
 from headrace.model.ids import StreamId
+from headrace.runtime.turns import WakeLine
 from headrace.testing.clock import ManualClock
 from tests.log_kit import LogKit, batch
 
@@ -15,7 +16,7 @@ class Parked:
 
     def __init__(self, cache: IndexCache, *streams: StreamId, wanted_bytes: int = 1) -> None:
         self.clock = ManualClock()
-        self.waiter = Waiter(cache.view, streams)
+        self.waiter = Waiter(cache.view, streams, WakeLine())
         self.task = asyncio.create_task(self._run(wanted_bytes))
 
     async def _run(self, wanted_bytes: int) -> None:
@@ -84,7 +85,7 @@ async def test_view_that_begins_anew_wakes_everybody() -> None:
 
 async def test_what_came_before_the_wait_counts() -> None:
     log, cache, (a,) = await log_of(1)
-    with Waiter(cache.view, [a]) as waiter:
+    with Waiter(cache.view, [a], WakeLine()) as waiter:
         waiter.begin()
         await log.append(a)
         await cache.refresh()

@@ -1,6 +1,8 @@
 """Retention moves log starts by age and size, in bounded ticks, and gives the bytes back."""
 
 import io
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,7 +16,7 @@ from headrace.gc.trimming import LogTrimmer, LogTrimmerLimits, Trimmer
 from headrace.index.cache import IndexCache
 from headrace.index.objects import CollectingAges, wal_object_id
 from headrace.index.streams import advance_log_start, delete_stream
-from headrace.index.values import STREAM_HEAD
+from headrace.index.values import STREAM_HEAD, StreamHead
 from headrace.metadata.leases import take
 from headrace.metadata.port import Decision, Key, Reads
 from headrace.model.ids import StreamId
@@ -433,3 +435,31 @@ async def test_disk_is_given_back_when_a_living_but_quiet_writer_holds_the_segme
     assert [info.key async for info in kit.objects.list("wal/")] == []
     await kit.appended(stream, 1)
     assert await kit.log_start(stream) == 12
+
+
+async def test_trimmer_compares_some_streams_per_tick_and_comes_round_to_all() -> None:
+    kit = RetainKit(BY_AGE)
+    streams = [StreamId(n) for n in range(10)]
+    heads: list[StreamId] = []
+
+    class View:
+        def head(self, stream: StreamId) -> StreamHead:
+            heads.append(stream)
+            return StreamHead(0, 0, 0, 0, 0, 0, 0)
+
+        def has_tail_below(self, stream: StreamId, offset: int) -> bool:
+            return False
+
+    trimmer = kit.make_trimmer(cast(IndexCache, SimpleNamespace(view=View())))
+    trimmer._limits = LogTrimmerLimits(streams_per_tick=4)
+    trimmer._streams = lambda: streams
+    rounds = []
+    for _ in range(6):
+        await trimmer.tick()
+        rounds.append(sorted(set(heads)))
+        heads.clear()
+    assert rounds == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] * 2
+    del streams[5:]
+    for _ in range(2):
+        await trimmer.tick()
+    assert sorted(trimmer._trimmed_to) == streams, "those that are gone are forgotten"

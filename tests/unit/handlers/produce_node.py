@@ -11,6 +11,7 @@ from headrace.handlers.node import Node
 from headrace.model.ids import StreamId
 from headrace.produce.log import ProduceLog
 from headrace.runtime.executor import InlineExecutor
+from headrace.runtime.turns import LoopTurns
 from headrace.testing.batches import make_batch
 from headrace.wire.messages import ZERO_UUID, ProduceRequest, ProduceResponse
 from tests.unit.fetch.kit import MAX_OPEN_BYTES, FetchKit
@@ -39,6 +40,7 @@ class ProduceNode:
                 topics=self.topics,
                 log_in=self.log_in,
                 executor=self.executor,
+                turns=LoopTurns(),
                 max_open_bytes=MAX_OPEN_BYTES,
             ),
         )

@@ -1,10 +1,14 @@
 """From frame to answer: one per request, in its own shape, whatever a handler does; only garbage gets none."""
 
 import asyncio
+import contextlib
 import io
 import json
+import weakref
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -21,10 +25,11 @@ from headrace.errors import (
 )
 from headrace.handlers.api import Api
 from headrace.handlers.call import Call, HangUp, Refusal, Refused, refusal_of
-from headrace.handlers.dispatch import Dispatcher
+from headrace.handlers.dispatch import LIGHT_ELEMENTS, Dispatcher
 from headrace.handlers.node import Node
 from headrace.handlers.table import TABLE
 from headrace.model.error_codes import ErrorCode
+from headrace.runtime.executor import InlineExecutor
 from headrace.runtime.logs import open_log
 from headrace.runtime.metrics import Metrics
 from headrace.testing.clock import ManualClock
@@ -32,15 +37,19 @@ from headrace.wire.errors import WireError
 from headrace.wire.headers import encode_request, parse_response
 from headrace.wire.messages import (
     ApiVersionsRequest,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     Message,
     MetadataRequest,
 )
+from tests.unit.circles import Buffer, is_gone, no_collection
 
-INIT_PRODUCER_ID, API_VERSIONS, METADATA = 22, 18, 3
+INIT_PRODUCER_ID, API_VERSIONS, METADATA, DELETE_GROUPS = 22, 18, 3, 42
 PATIENCE_S = 60
 
+T = TypeVar("T")
 Handle = Callable[[Call, InitProducerIdRequest], Awaitable[Any]]
 
 
@@ -48,12 +57,29 @@ def refused(call: Call, request: InitProducerIdRequest, refusal: Refusal) -> Ini
     return InitProducerIdResponse(error_code=refusal.code, producer_id=-1, producer_epoch=-1)
 
 
+class CountingExecutor(InlineExecutor):
+    """Counts what was sent to a thread."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self.ran += 1
+        return await super().run(work)
+
+
 class Bench:
     """A dispatcher over one scripted API and the real ApiVersions."""
 
     def __init__(
-        self, handle: Handle, *, refuse: Callable[[Call, Any, Refusal], Any] = refused, last_version: int = 5
+        self,
+        handle: Handle,
+        *,
+        refuse: Callable[[Call, Any, Refusal], Any] = refused,
+        last_version: int = 5,
+        max_elements: int = LIGHT_ELEMENTS,
     ) -> None:
+        self.executor = CountingExecutor()
         self.written = io.StringIO()
         self.clock = ManualClock()
         self.metrics = Metrics()
@@ -69,9 +95,18 @@ class Bench:
             handle=through,
             refused=refuse,
         )
+        deleting = Api(
+            key=DELETE_GROUPS,
+            name="DeleteGroups",
+            first_version=0,
+            last_version=2,
+            handle=through,
+            refused=refuse,
+            max_elements=max_elements,
+        )
         self.dispatcher = Dispatcher(
-            cast(Node, None),
-            {INIT_PRODUCER_ID: scripted, API_VERSIONS: TABLE[API_VERSIONS]},
+            cast(Node, SimpleNamespace(executor=self.executor)),
+            {INIT_PRODUCER_ID: scripted, API_VERSIONS: TABLE[API_VERSIONS], DELETE_GROUPS: deleting},
             clock=self.clock,
             log=open_log(self.written, clock=self.clock, format="json"),
             metrics=self.metrics,
@@ -186,6 +221,40 @@ async def test_whatever_a_handler_raises_becomes_an_answer_in_its_shape(
     assert bench.counted("kafka_refusals_total") == [
         f'headrace_kafka_refusals_total{{api="InitProducerId",error="{code.name}"}} 1.0'
     ]
+
+
+@pytest.mark.parametrize("kind", [Retryable, partial(HangUp, "produce")], ids=["refused", "hung up"])
+@pytest.mark.parametrize("is_later", [False, True], ids=["at once", "later"])
+async def test_refusal_keeps_nothing_of_the_request_alive(kind: Callable[[str], Exception], is_later: bool) -> None:
+    buffers: list[weakref.ref[Buffer]] = []
+
+    async def handle(call: Call, request: InitProducerIdRequest) -> Any:
+        buffer = Buffer()
+        buffers.append(weakref.ref(buffer))
+        error = kind("x")
+        error.args = (*error.args, buffer)
+        if is_later:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+            del error
+            return future
+        try:
+            raise error
+        finally:
+            del error
+
+    async def ask() -> None:
+        frame = encode_request(INIT_PRODUCER_ID, 4, 77, "c", InitProducerIdRequest())
+        with contextlib.suppress(HangUp):
+            answer = await bench.dispatcher.serve(memoryview(frame)[4:], "1.2.3.4:5")
+            if isinstance(answer, asyncio.Future):
+                await asyncio.wait([answer])
+                answer.exception()  # looked at, as a connection does it
+
+    bench = Bench(handle)
+    with no_collection():
+        await ask()
+        assert [is_gone(buffer) for buffer in buffers] == [True]
 
 
 async def test_mistake_of_ours_is_told_to_the_log_and_not_to_the_client() -> None:
@@ -336,3 +405,73 @@ async def test_api_versions_is_served_in_its_known_versions() -> None:
 async def test_says_which_apis_it_serves() -> None:
     dispatcher = Bench(never).dispatcher
     assert dispatcher.serves(INIT_PRODUCER_ID) and not dispatcher.serves(METADATA)
+
+
+# Many elements
+
+
+def names(count: int) -> DeleteGroupsRequest:
+    return DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(count)])
+
+
+def told(sentence: str) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(results=[DeleteGroupsResponse.DeletableGroupResult(group_id=sentence)])
+
+
+async def test_light_request_is_read_and_answered_without_a_thread() -> None:
+    async def handle(call: Call, request: Any) -> Any:
+        return told(f"{len(request.groups_names)} names")
+
+    bench = Bench(handle)
+    response = await bench.ask(names(LIGHT_ELEMENTS), api_key=DELETE_GROUPS, version=2)
+    assert response.results[0].group_id == f"{LIGHT_ELEMENTS} names"
+    assert bench.executor.ran == 0
+
+
+async def test_heavy_request_is_read_and_its_answer_written_off_the_loop() -> None:
+    async def handle(call: Call, request: Any) -> Any:
+        return told(f"{len(request.groups_names)} names")
+
+    bench = Bench(handle, max_elements=LIGHT_ELEMENTS + 1)
+    response = await bench.ask(names(LIGHT_ELEMENTS + 1), api_key=DELETE_GROUPS, version=2)
+    assert response.results[0].group_id == f"{LIGHT_ELEMENTS + 1} names"
+    assert bench.executor.ran == 2, "once to read, once to write"
+    assert bench.counted("kafka_response_bytes_total")
+
+
+async def test_heavy_answer_that_cannot_be_written_is_refused_in_its_shape() -> None:
+    async def handle(call: Call, request: Any) -> Any:
+        return told("x" * 40_000)
+
+    def refuse(call: Call, request: Any, refusal: Refusal) -> Any:
+        return told(refusal.code.name)
+
+    bench = Bench(handle, refuse=refuse, max_elements=LIGHT_ELEMENTS + 1)
+    response = await bench.ask(names(LIGHT_ELEMENTS + 1), api_key=DELETE_GROUPS, version=2)
+    assert response.results[0].group_id == "UNKNOWN_SERVER_ERROR"
+
+
+async def test_header_with_very_many_tags_is_garbage() -> None:
+    bench = Bench(never)
+    body = encode_request(INIT_PRODUCER_ID, 4, 77, "c", InitProducerIdRequest())[4:]
+    tags_at = 8 + 2 + len("c")
+    assert body[tags_at] == 0
+    very_many = bytes((0x80, 0x80, 0x80, 0x80, 0x08))
+    with pytest.raises(HangUp) as caught:
+        await bench.dispatcher.serve(memoryview(body[:tags_at] + very_many + bytes(2**17)), "1.2.3.4:5")
+    assert caught.value.kind == "garbage"
+
+
+async def test_request_with_more_elements_than_its_api_takes_hangs_up_and_says_the_limit() -> None:
+    bench = Bench(never, max_elements=LIGHT_ELEMENTS + 1)
+    with pytest.raises(HangUp, match=f"a DeleteGroups request may have {LIGHT_ELEMENTS + 1} elements") as caught:
+        await bench.ask(names(LIGHT_ELEMENTS + 2), api_key=DELETE_GROUPS, version=2)
+    assert caught.value.kind == "elements"
+
+
+async def test_heavy_request_that_is_broken_hangs_up_as_garbage() -> None:
+    bench = Bench(never, max_elements=LIGHT_ELEMENTS + 1)
+    frame = encode_request(DELETE_GROUPS, 2, 1, "c", names(LIGHT_ELEMENTS + 1))[4:-3]
+    with pytest.raises(HangUp) as caught:
+        await bench.dispatcher.serve(memoryview(frame), "peer")
+    assert caught.value.kind == "garbage"

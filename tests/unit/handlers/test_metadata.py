@@ -1,16 +1,24 @@
 """Metadata: every version, by name and id, all topics, auto-creation by rule."""
 
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
-from headrace.errors import Exists
-from headrace.handlers.call import Refusal, Refused
-from headrace.handlers.metadata import MAX_CREATED_PER_REQUEST, handle, refused
+from headrace.errors import Exists, Retryable
+from headrace.handlers.all_topics import MAX_KEPT_ANSWERS
+from headrace.handlers.call import Encoded, Refusal, Refused
+from headrace.handlers.metadata import LARGE_ANSWER_PARTITIONS, MAX_CREATED_PER_REQUEST, handle, refused
 from headrace.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from headrace.model.error_codes import ErrorCode
+from headrace.runtime.executor import InlineExecutor
+from headrace.wire.compiler import read_message
 from headrace.wire.messages import MetadataRequest, MetadataResponse
-from tests.unit.handlers.topic_node import TopicNode, ask, call, over_the_wire
+from tests.unit.handlers.topic_node import FakeCluster, TopicNode, ask, call, over_the_wire
 
 VERSIONS = range(14)
+T = TypeVar("T")
 
 
 def named(*names: str, auto_create: bool = True) -> MetadataRequest:
@@ -220,3 +228,112 @@ async def test_losing_the_race_to_create_a_topic_is_no_error() -> None:
     assert codes(await ask(handle, kit.node, 12, named("a"))) == {"a": ErrorCode.NONE}
     with pytest.raises(Exists):
         await kit.create("a")
+
+
+# Large answers
+
+
+class Large(TopicNode):
+    """A node with so many partitions that its list of all topics is kept."""
+
+    async def fill(self, topics: int = 5) -> None:
+        await self.create(*(f"t{n}" for n in range(topics)), partitions=LARGE_ANSWER_PARTITIONS)
+
+    async def ask(self, version: int = 12, *, client_id: str = "test", **wishes: bool) -> Encoded:
+        answer = await handle(self.node, call(version, client_id=client_id), MetadataRequest(topics=None, **wishes))
+        assert isinstance(answer, Encoded)
+        return answer
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+async def test_large_list_of_all_topics_says_what_each_topic_says_by_name(version: int) -> None:
+    kit = Large()
+    await kit.fill(2)
+    kept = read_message("MetadataResponse", version, (await kit.ask(version)).body)
+    assert kept == await ask(handle, kit.node, version, named("t0", "t1"))
+
+
+async def test_large_list_is_encoded_once_until_topics_change() -> None:
+    kit = Large()
+    await kit.fill(1)
+    first = await kit.ask()
+    assert (await kit.ask()).body is first.body
+    await kit.create("another")
+    changed = await kit.ask()
+    assert list(codes(read_message("MetadataResponse", 12, changed.body))) == ["another", "t0"]
+
+
+async def test_large_list_is_made_anew_for_other_brokers() -> None:
+    kit = Large()
+    await kit.fill(1)
+    first = await kit.ask()
+    kit.cluster = FakeCluster()
+    kit.cluster.brokers = kit.cluster.brokers[:1]
+    kit.node.cluster = kit.cluster  # type: ignore[misc, assignment]
+    answer = read_message("MetadataResponse", 12, (await kit.ask()).body)
+    assert answer != read_message("MetadataResponse", 12, first.body)
+    assert {partition.leader_id for partition in answer.topics[0].partitions} == {1}
+
+
+async def test_large_list_differs_by_version_zone_and_wishes() -> None:
+    kit = Large()
+    await kit.fill(1)
+    lists = [
+        await kit.ask(),
+        await kit.ask(9),
+        await kit.ask(client_id="zone=b"),
+        await kit.ask(include_topic_authorized_operations=True),
+    ]
+    assert len({answer.body for answer in lists}) == 4
+    assert (await kit.ask(client_id="zone=nowhere")).body is lists[0].body, "a zone without brokers is none"
+
+
+async def test_large_list_is_made_in_slices_and_once_for_all_who_ask_meanwhile() -> None:
+    kit = Large()
+    await kit.fill(10)
+    passes = 0
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            await asyncio.sleep(0)
+            passes += 1
+
+    probe = asyncio.create_task(count())
+    answers = await asyncio.gather(*(kit.ask() for _ in range(5)))
+    probe.cancel()
+    assert passes >= 9, "the loop was kept until the list was made"
+    assert len({id(answer.body) for answer in answers}) == 1
+
+
+async def test_one_who_stops_waiting_does_not_break_the_making_off() -> None:
+    kit = Large()
+    await kit.fill(10)
+    gone, stays = asyncio.create_task(kit.ask()), asyncio.create_task(kit.ask())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert len(codes(read_message("MetadataResponse", 12, (await stays).body))) == 10
+
+
+async def test_making_that_failed_is_tried_again() -> None:
+    kit = Large()
+    await kit.fill(1)
+
+    class Failing(InlineExecutor):
+        async def run(self, work: Callable[[], T]) -> T:
+            raise Retryable("no thread")
+
+    kit.node.executor = Failing()  # type: ignore[misc]
+    with pytest.raises(Retryable):
+        await kit.ask()
+    kit.node.executor = InlineExecutor()  # type: ignore[misc]
+    assert (await kit.ask()).body
+
+
+async def test_kept_lists_are_bounded() -> None:
+    kit = Large()
+    await kit.fill(1)
+    for version in VERSIONS[1:]:
+        await kit.ask(version)
+    assert len(kit.node.all_topics._kept) == MAX_KEPT_ANSWERS

@@ -17,6 +17,7 @@ from headrace.produce.intake import LIGHT_OPEN_BYTES
 from headrace.records.batch import BatchView, Codec
 from headrace.records.problems import Problem
 from headrace.records.stamping import stamp_crc
+from headrace.runtime.turns import WOKEN_PER_PASS
 from headrace.testing.batches import make_batch, read_batches
 from headrace.wire.messages import ProduceRequest
 from tests.unit.handlers.fetch_node import over_the_wire
@@ -581,3 +582,67 @@ def _ruled(node: ProduceNode, *, max_message_bytes: int) -> Topic:
 
 async def _pass(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
+
+
+# Long requests
+
+
+async def test_request_with_many_partitions_lets_others_run_in_between() -> None:
+    node = ProduceNode()
+    await node.start(1)
+    passes = 0
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            await asyncio.sleep(0)
+            passes += 1
+
+    probe = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    sent = [(7, make_batch([b"x"]))] * (10 * produce.PARTITIONS_PER_SLICE)  # no such partition
+    sent[-1] = (0, make_batch([b"last"]))
+    passes = 0
+    answer = await node.begin(9, request_of(9, *sent))
+    assert passes >= 9, "the loop was kept for the whole request"
+    probe.cancel()
+    (topic,) = (await node.answered(9, answer)).responses
+    assert codes(topic.partition_responses) == [3] * (len(sent) - 1) + [0]
+    assert await node.kit.values(node.streams[0]) == [b"last"]
+
+
+async def test_producer_is_answered_before_the_readers_who_wait_for_its_records() -> None:
+    node = ProduceNode()
+    await node.start(1)
+    await node.send((0, make_batch([b"before"])))
+    fetches = [asyncio.create_task(node.kit.fetch((node.streams[0], 1), max_wait_ms=60_000)) for _ in range(500)]
+    await node.kit.clock.settle()
+    assert node.kit.fetcher.parked == 500
+    (answer,) = await node.send((0, make_batch([b"awaited"])))
+    answered_first = sum(fetch.done() for fetch in fetches)
+    assert answer.base_offset == 1
+    assert answered_first <= 4 * WOKEN_PER_PASS, "the readers ran first"
+    found = await asyncio.gather(*fetches)
+    assert all(one.end_offset == 2 for (one,) in found)
+
+
+async def test_readers_of_one_commit_are_woken_in_slices_and_in_order() -> None:
+    node = ProduceNode()
+    await node.start(1)
+    await node.send((0, make_batch([b"before"])))
+    order: list[int] = []
+
+    async def read(number: int) -> None:
+        await node.kit.fetch((node.streams[0], 1), max_wait_ms=60_000)
+        order.append(number)
+
+    fetches = [asyncio.create_task(read(number)) for number in range(10 * WOKEN_PER_PASS)]
+    await node.kit.clock.settle()
+    await node.send((0, make_batch([b"awaited"])))
+    most = 0
+    while not all(fetch.done() for fetch in fetches):
+        before = len(order)
+        await asyncio.sleep(0)
+        most = max(most, len(order) - before)
+    assert 0 < most <= WOKEN_PER_PASS
+    assert order == list(range(len(fetches)))

@@ -18,7 +18,10 @@ from headrace.index.values import (
 from headrace.index.writers import retire_writer
 from headrace.metadata.port import Decision, Reads
 from headrace.model.ids import ProducerId
+from headrace.produce.offers import NewPart
 from headrace.produce.writer import SMALL_FRAME_BYTES
+from headrace.records.batch import BatchView
+from headrace.testing.batches import make_batch
 from tests.unit.produce.scripted import WRITER, Hold, Lose, Meanwhile, Refuse, WriterKit, batch_bytes
 
 REFUSED = Refuse(Retryable("busy"))
@@ -63,6 +66,17 @@ async def test_busy_writer_gathers_what_arrives_into_one_frame() -> None:
     assert [len(record.results) for record in await kit.log()] == [1, 4]
     assert await kit.values(a) == [b"0", b"2", b"4"]
     assert await kit.values(b) == [b"1", b"3"]
+
+
+async def test_frame_with_enough_parts_is_full_however_few_bytes_it_has() -> None:
+    kit = WriterKit(frame_max_parts=3, frames_in_flight=2)
+    streams = await kit.start(8)
+    data = [memoryview(bytearray(make_batch([b"x"]))) for _ in streams]
+    parts = [NewPart(stream, one, (BatchView(one).summary(),)) for stream, one in zip(streams, data, strict=True)]
+    appended = await kit.writer.append_all(parts)
+    await kit.clock.settle()
+    assert [len(record.results) for record in await kit.log()] == [3, 3, 2]
+    assert [result.base_offset for result in appended.results if isinstance(result, PartResult)] == [0] * 8
 
 
 async def test_small_frames_wait_for_each_other_and_large_ones_do_not() -> None:

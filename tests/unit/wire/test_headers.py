@@ -126,4 +126,4 @@ def test_the_versions_are_those_that_kafka_and_old_clients_speak() -> None:
     assert known_versions()[FETCH] == (0, 18)
     assert known_versions()[22] == (0, 5), "version 6 is not stable"
     assert 4 not in known_versions() and 88 not in known_versions()
-    assert len(known_versions()) == 56
+    assert len(known_versions()) == 62
