@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.broker.groups import group_defaults, make_seats
+from headrace.broker.groups import group_defaults, make_group_parts
 from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, Storage, topic_defaults
 from headrace.cluster.membership import Membership
 from headrace.cluster.view import ClusterView
@@ -18,6 +18,7 @@ from headrace.groups.configs import GroupConfigs
 from headrace.groups.coordinator import GroupCoordinator
 from headrace.groups.meters import GroupMetrics
 from headrace.groups.seats import Seats
+from headrace.groups.topic_news import TopicNews
 from headrace.handlers.all_topics import AllTopics
 from headrace.handlers.node import Node
 from headrace.index.cache import IndexCache
@@ -57,6 +58,7 @@ class Parts:
     row_groups: RowGroupCache[GroupKey]
     writer_metrics: WriterMetrics
     seats: Seats
+    topic_news: TopicNews
 
 
 def assemble(
@@ -67,6 +69,7 @@ def assemble(
     cluster_id: str,
     executor: Executor,
     table_executor: Executor,
+    pattern_executor: Executor,
 ) -> Parts:
     """Make the parts; nothing runs yet."""
     settings = configuration.tree
@@ -104,7 +107,9 @@ def assemble(
     cluster = ClusterView(metadata, cluster_id=cluster_id, clock=clock)
     group_configs = GroupConfigs(metadata, defaults=group_defaults(settings), clock=clock)
     group_metrics = GroupMetrics(runtime.metrics)
-    seats = make_seats(settings, runtime, metadata, keys, topics, group_configs, group_metrics)
+    groups = make_group_parts(
+        settings, runtime, metadata, keys, topics, group_configs, group_metrics, executor=pattern_executor
+    )
     node = Node(
         node_id=settings.broker.node_id,
         clock=clock,
@@ -142,8 +147,9 @@ def assemble(
             keys=keys,
             cluster=cluster,
             topics=topics,
-            seats=seats,
+            seats=groups.seats,
             metrics=group_metrics,
+            patterns=groups.patterns,
         ),
         group_configs=group_configs,
         offset_metadata_max_bytes=settings.groups.offset_metadata_max_bytes,
@@ -157,7 +163,8 @@ def assemble(
         catch_up=catch_up,
         row_groups=row_groups,
         writer_metrics=WriterMetrics(runtime.metrics),
-        seats=seats,
+        seats=groups.seats,
+        topic_news=groups.news,
     )
 
 

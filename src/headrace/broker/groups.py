@@ -1,5 +1,8 @@
 """Put the group side of a broker together, as the settings say."""
 
+import time
+from dataclasses import dataclass
+
 from headrace.broker.storage import Runtime, Storage
 from headrace.groups.configs import GroupConfigs
 from headrace.groups.images import TopicImages
@@ -7,12 +10,15 @@ from headrace.groups.keeping import GroupKeeper, KeepLimits
 from headrace.groups.machine import GroupMachine
 from headrace.groups.meters import GroupMetrics
 from headrace.groups.pace import BrokerPace
-from headrace.groups.protocol import ConfigChanged, GroupConfig, GroupLimits, Moment, TopicsChanged
+from headrace.groups.patterns import Patterns
+from headrace.groups.protocol import ConfigChanged, GroupConfig, GroupLimits, Moment
 from headrace.groups.records import Loaded
 from headrace.groups.seats import Seats
+from headrace.groups.topic_news import TopicNews
 from headrace.handlers.node import Node
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
+from headrace.runtime.executor import Executor
 from headrace.settings import Settings
 from headrace.settings.units import MINUTE_MS
 from headrace.topics.directory import TopicDirectory
@@ -31,7 +37,16 @@ def group_defaults(settings: Settings) -> GroupConfig:
     )
 
 
-def make_seats(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupParts:
+    """The seats of this broker's groups, and what they hear of topics and patterns."""
+
+    seats: Seats
+    patterns: Patterns
+    news: TopicNews
+
+
+def make_group_parts(
     settings: Settings,
     runtime: Runtime,
     metadata: MetadataStore,
@@ -39,11 +54,18 @@ def make_seats(
     topics: TopicDirectory,
     configs: GroupConfigs,
     metrics: GroupMetrics,
-) -> Seats:
-    """Make the seats of this broker's groups; they hear of topics and configs that change."""
+    *,
+    executor: Executor,
+) -> GroupParts:
+    """Make the seats of this broker's groups; they hear of topics and configs that change.
+
+    The executor matches regular expressions. It has a thread of its own, because that may take long.
+    """
     groups = settings.groups
     pace = BrokerPace(beats_per_second=groups.heartbeats_per_second)
     images = TopicImages(topics)
+    patterns = Patterns(names=lambda: images.current().by_name, executor=executor, worked_s=time.thread_time)
+    images.match_by(patterns.matching)
     limits = GroupLimits(
         max_members=groups.max_size,
         min_session_timeout_ms=groups.min_session_timeout_ms,
@@ -80,21 +102,18 @@ def make_seats(
         pace=pace,
         max_groups=groups.max_groups,
         idle_s=groups.idle_timeout_ms / 1000,
+        patterns=patterns,
     )
-
-    def topics_changed() -> None:
-        images.outdate()
-        for seat in seats:
-            seat.tell(TopicsChanged(image=images.current()))
+    news = TopicNews(images=images, patterns=patterns, seats=seats, clock=runtime.clock)
 
     def config_changed(group_id: str) -> None:
         seat = seats.held(group_id)
         if seat is not None:
             seat.tell(ConfigChanged(config=configs.of(group_id)))
 
-    topics.on_change(topics_changed)
+    topics.on_change(news.changed)
     configs.on_change(config_changed)
-    return seats
+    return GroupParts(seats=seats, patterns=patterns, news=news)
 
 
 def group_keeper(settings: Settings, runtime: Runtime, storage: Storage, node: Node, seats: Seats) -> GroupKeeper:

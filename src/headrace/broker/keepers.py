@@ -88,6 +88,7 @@ class _Making:
             self._follower("cluster-follower", node.cluster.follow),
             self._follower("group-config-follower", node.group_configs.follow),
             self._follower("group-alarms", self._parts.seats.alarms.run),
+            self._follower("group-topics", self._parts.topic_news.run),
         ]
 
     def log_keepers(self) -> list[Service]:
@@ -175,6 +176,7 @@ class _Making:
         return [
             self.ticker("group-idler", self._parts.seats.tick, GROUPS_IDLE_INTERVAL_MS),
             self.ticker("group-keeper", keeper.tick, interval_ms),
+            self.ticker("group-patterns", self._parts.topic_news.tick, GROUPS_IDLE_INTERVAL_MS),
         ]
 
     def meters(self) -> list[Service]:

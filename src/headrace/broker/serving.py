@@ -44,6 +44,10 @@ TABLE_THREADS = 2
 """Threads that read back from tables. They are others than those for the way in: a row group takes one for many
 milliseconds, and producers must not wait behind a backfill."""
 
+PATTERN_THREADS = 1
+"""Threads that match regular expressions of consumers with topics: a bad one keeps a thread for long, and nobody but
+other regular expressions may wait behind it."""
+
 LAST_STEPS_S = 3.0
 """What each step of the end is given at least, however long the steps before it took."""
 
@@ -83,6 +87,8 @@ async def serve(
         parts.callback(work.close)
         table_work = ThreadExecutor("tables", threads=TABLE_THREADS)
         parts.callback(table_work.close)
+        pattern_work = ThreadExecutor("patterns", threads=PATTERN_THREADS)
+        parts.callback(pattern_work.close)
         broker = Broker(
             configuration,
             runtime,
@@ -91,6 +97,7 @@ async def serve(
             cluster_id=cluster_id,
             executor=work,
             table_executor=table_work,
+            pattern_executor=pattern_work,
         )
         try:
             addresses = await _started(broker, stopping)
@@ -141,6 +148,7 @@ class Broker:
         cluster_id: str,
         executor: Executor,
         table_executor: Executor,
+        pattern_executor: Executor,
     ) -> None:
         settings = self._settings = configuration.tree
         self._runtime = runtime
@@ -153,6 +161,7 @@ class Broker:
             cluster_id=cluster_id,
             executor=executor,
             table_executor=table_executor,
+            pattern_executor=pattern_executor,
         )
         node = self._parts.node
         dispatcher = Dispatcher(node, TABLE, clock=runtime.clock, log=runtime.log, metrics=runtime.metrics)

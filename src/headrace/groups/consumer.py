@@ -11,7 +11,8 @@ the group's (what is wanted), the target's (what was computed), each member's (w
 is in `reconciliation.py`, classic members on their way from one protocol to the other are in `consumer_classic.py`.
 
 Behaves as Apache Kafka 4.3's coordinator does. On purpose we differ in this:
-- Regular expressions are resolved at once, not in the background.
+- A member that brings a regular expression is let in when it was resolved (`patterns.py`), so its first target has
+  all topics.
 - A new target is computed when its reason comes up, not at the next heartbeat that happens to arrive.
 - A static member that joins again under its own member id is let in: its first answer may have been lost.
 - A member that claims a partition which another one has is fenced, whatever its epoch.
@@ -61,7 +62,7 @@ from headrace.groups.protocol import (
 )
 from headrace.groups.reconciliation import partitions_of
 from headrace.groups.records import GroupHead, Loaded
-from headrace.groups.regexes import InvalidPattern, compiled
+from headrace.groups.regexes import InvalidPattern
 from headrace.model.error_codes import ErrorCode
 from headrace.model.topics import TopicId
 from headrace.runtime.rng import Rng
@@ -345,7 +346,7 @@ class ConsumerGroup:
             self._check_topics(event.topics)
         if event.regex:
             try:
-                compiled(event.regex)
+                self._core.subscriptions.image.matching(event.regex, ())
             except InvalidPattern as error:
                 raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
 

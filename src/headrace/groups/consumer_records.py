@@ -16,6 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from headrace.groups.protocol import Partitions
+from headrace.groups.records import GroupKind, Loaded
 from headrace.metadata.values import ValueCodec
 from headrace.model.topics import TopicId
 
@@ -85,6 +86,14 @@ class TargetRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 CONSUMER_MEMBER = ValueCodec(ConsumerMemberRecord)
 TARGET = ValueCodec(TargetRecord)
+
+
+def regexes_of(loaded: Loaded) -> list[str]:
+    """Return the regular expressions that members of a group that was read subscribe with."""
+    if loaded.head is None or loaded.head.kind is not GroupKind.CONSUMER:
+        return []
+    members = [CONSUMER_MEMBER.decode(raw, key) for key, raw in loaded.members]
+    return [member.regex for member in members if member.regex is not None]
 
 
 def holdings(held: PartitionEpochs) -> tuple[Holding, ...]:

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from headrace.groups.protocol import TopicsImage
-from headrace.groups.regexes import InvalidPattern, matching
+from headrace.groups.regexes import InvalidPattern
 from headrace.model.topics import TopicId
 
 HASH_BYTES = 16
@@ -103,7 +103,8 @@ class Subscriptions:
         if wish.regex is None:
             return names
         try:
-            return names | matching(wish.regex, self._image.by_name)
+            by_name = self._image.by_name
+            return names.union(name for name in self._image.matching(wish.regex, by_name) if name in by_name)
         except InvalidPattern:
             # It was valid when it was taken; a release with other limits must still be able to load the group.
             return names

@@ -15,9 +15,19 @@ from headrace.cluster.view import BrokerInfo, ClusterView
 from headrace.errors import OutcomeUnknown, Retryable
 from headrace.groups.listing import GroupListing, listing_of, listing_of_head
 from headrace.groups.meters import GroupMetrics
+from headrace.groups.patterns import Patterns
 from headrace.groups.problems import GroupRefused, loading
-from headrace.groups.protocol import AnyReply, CommitClaim, Event, GroupDescription
+from headrace.groups.protocol import (
+    JOINING_EPOCH,
+    AnyReply,
+    CommitClaim,
+    ConsumerBeat,
+    ConsumerBeatReply,
+    Event,
+    GroupDescription,
+)
 from headrace.groups.records import OffsetRecord
+from headrace.groups.regexes import InvalidPattern
 from headrace.groups.seat import Seat
 from headrace.groups.seats import Seats
 from headrace.groups.store import GroupFacts, Partition, read_head, read_holder, read_offsets, walk_all
@@ -42,7 +52,9 @@ class GroupCoordinator:
         topics: TopicDirectory,
         seats: Seats,
         metrics: GroupMetrics,
+        patterns: Patterns | None = None,
     ) -> None:
+        """Take the parts. Without `patterns`, machines match regular expressions by themselves."""
         self._node_id = node_id
         self._store = store
         self._keys = keys
@@ -50,6 +62,7 @@ class GroupCoordinator:
         self._topics = topics
         self._seats = seats
         self._metrics = metrics
+        self._patterns = patterns
 
     async def find(self, key: str, *, is_group: bool) -> BrokerInfo | None:
         """Return the broker to ask for a group, or for whatever else has a coordinator; `None` if nobody lives."""
@@ -63,7 +76,16 @@ class GroupCoordinator:
 
     async def call(self, group_id: str, event: Event) -> AnyReply:
         """Let a group take a member's request and return its reply, at once or much later. Raises `GroupRefused`."""
-        return await (await self._seats.take(group_id)).call(event)
+        seat = await self._seats.take(group_id)
+        if type(event) is not ConsumerBeat or not event.regex or event.member_epoch < JOINING_EPOCH:
+            return await seat.call(event)
+        if self._patterns is None:
+            return await seat.call(event)
+        try:
+            async with self._patterns.held([event.regex], is_new=True):
+                return await seat.call(event)
+        except InvalidPattern as error:
+            return ConsumerBeatReply(error=ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=str(error))
 
     async def commit(self, group_id: str, claim: CommitClaim, offsets: Mapping[Partition, OffsetRecord]) -> ErrorCode:
         """Commit offsets; they are durable when this returns `NONE`. Raises `GroupRefused`."""

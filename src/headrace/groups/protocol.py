@@ -8,10 +8,11 @@ this call or in an earlier one, is durable. So no member ever hears of a generat
 take back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from headrace.groups import regexes
 from headrace.groups.records import GroupHead
 from headrace.model.error_codes import ErrorCode
 from headrace.model.topics import TopicId
@@ -145,6 +146,9 @@ class TopicsImage:
     revision: int
     by_name: Mapping[str, TopicFacts]
     by_id: Mapping[TopicId, TopicFacts]
+    matching: Callable[[str, Collection[str]], frozenset[str]] = regexes.matching
+    """Which of these names a regular expression stands for: a broker looks up what was found before (`patterns.py`).
+    It may know names that are gone. Raises `InvalidPattern`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

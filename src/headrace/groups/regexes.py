@@ -5,8 +5,8 @@ the name and never explodes, a pattern has a length, a compiled one has a size, 
 write and what it means is what Apache Kafka's brokers take (RE2/J): no look-around, no back-references, and a topic
 matches only as a whole, so `orders` does not find `orders-2`.
 
-One name costs about 2 µs, and with the worst pattern that the limits let pass 2 ms. RE2 gives the GIL away meanwhile:
-with thousands of topics, `matching` may run on a thread.
+One name costs about 2 µs, and with the worst pattern that the limits let pass 2 ms. So a broker matches on a thread,
+within a budget (`patterns.py`).
 """
 
 from collections.abc import Iterable
@@ -52,17 +52,17 @@ def compiled(pattern: str) -> Regex:
     try:
         size_bytes = len(pattern.encode())
     except UnicodeEncodeError as error:
-        raise InvalidPattern(f"regular expression '{_shown(pattern)}' is not valid Unicode") from error
+        raise InvalidPattern(f"regular expression '{shown(pattern)}' is not valid Unicode") from error
     if size_bytes > MAX_PATTERN_BYTES:
         raise InvalidPattern(
-            f"regular expression '{_shown(pattern)}' has {size_bytes} bytes: {MAX_PATTERN_BYTES} are allowed at most"
+            f"regular expression '{shown(pattern)}' has {size_bytes} bytes: {MAX_PATTERN_BYTES} are allowed at most"
         )
     try:
         regex: Regex = re2.compile(pattern, _options())
     except re2.error as error:
         # It says what is wrong in bytes, with a piece of the pattern in it.
         said = b"".join(part for part in error.args if isinstance(part, bytes)).decode(errors="backslashreplace")
-        raise InvalidPattern(f"regular expression '{_shown(pattern)}' is invalid: {_shown(said)}") from error
+        raise InvalidPattern(f"regular expression '{shown(pattern)}' is invalid: {shown(said)}") from error
     return regex
 
 
@@ -85,5 +85,6 @@ def _options() -> re2.Options:
     return options
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """Return as much of a pattern as an error message repeats."""
     return one_line(text, max_chars=MAX_SHOWN_CHARS)

@@ -11,16 +11,18 @@ from typing import Any
 
 from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable
 from headrace.groups.alarms import Alarms, monotonic_ms
+from headrace.groups.consumer_records import regexes_of
 from headrace.groups.journal import Journal
 from headrace.groups.meters import GroupMetrics
 from headrace.groups.pace import BrokerPace
+from headrace.groups.patterns import Patterns
 from headrace.groups.problems import GroupRefused, loading, not_coordinator, unavailable
 from headrace.groups.protocol import Machine, Moment, Noted
 from headrace.groups.records import Loaded
 from headrace.groups.seat import Seat, Tenure
 from headrace.groups.store import delete_group, take_over
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.leases import LeaseHeld, release
+from headrace.metadata.leases import Lease, LeaseHeld, release
 from headrace.metadata.port import MetadataStore
 from headrace.model.ids import SessionId
 from headrace.runtime.clock import Clock
@@ -49,7 +51,9 @@ class Seats:
         pace: BrokerPace,
         max_groups: int,
         idle_s: float,
+        patterns: Patterns | None = None,
     ) -> None:
+        """Take what seats are made of. Without `patterns`, machines match regular expressions by themselves."""
         self._store = store
         self._keys = keys
         self._make_machine = make_machine
@@ -61,6 +65,7 @@ class Seats:
         self._pace = pace
         self._max_groups = max_groups
         self._idle_s = idle_s
+        self._patterns = patterns
         self._tenure: Tenure | None = None
         self._is_draining = False
         self._seats: dict[str, Seat] = {}
@@ -189,8 +194,16 @@ class Seats:
             raise not_coordinator(group_id) from error
         except (Retryable, OutcomeUnknown) as error:
             raise loading(group_id) from error
+        if self._patterns is None:
+            return self._seated(group_id, tenure, lease, loaded)
+        async with self._patterns.held(regexes_of(loaded), is_new=False):
+            return self._seated(group_id, tenure, lease, loaded)
+
+    def _seated(self, group_id: str, tenure: Tenure, lease: Lease, loaded: Loaded) -> Seat:
+        """Make the seat of a group that was read. Raises `GroupRefused` if it is too late for that."""
         if self._tenure is not tenure or self._is_draining or not tenure.is_surely_alive():
             raise not_coordinator(group_id)
+        keys = self._keys.group(group_id)
         now = Moment(monotonic_ms(self._clock), self._clock.now_ms())
         machine = self._make_machine(loaded, now)
         seat = Seat(

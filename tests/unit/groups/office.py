@@ -107,7 +107,7 @@ async def open_office(store: MemoryMetadata, clock: ManualClock, node_id: int = 
         store=store,
         keys=KEYS,
         make_machine=seats.get("make_machine", make_machine),
-        before_load=topics.refresh,
+        before_load=seats.get("before_load", topics.refresh),
         clock=clock,
         crash_points=NoCrashes(),
         log=log,
@@ -115,6 +115,7 @@ async def open_office(store: MemoryMetadata, clock: ManualClock, node_id: int = 
         pace=BrokerPace(beats_per_second=1_000),
         max_groups=seats.get("max_groups", 100),
         idle_s=IDLE_S,
+        patterns=seats.get("patterns"),
     )
     membership = await Membership.join(
         store,

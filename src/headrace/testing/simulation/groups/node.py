@@ -15,13 +15,16 @@ from headrace.groups.keeping import GroupKeeper, KeepLimits
 from headrace.groups.machine import GroupMachine
 from headrace.groups.meters import GroupMetrics
 from headrace.groups.pace import BrokerPace
-from headrace.groups.protocol import GroupConfig, GroupLimits, Moment, TopicsChanged
+from headrace.groups.patterns import Patterns
+from headrace.groups.protocol import GroupConfig, GroupLimits, Moment
 from headrace.groups.records import Loaded
 from headrace.groups.seats import Seats
+from headrace.groups.topic_news import TopicNews
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
 from headrace.metadata.sessions import SessionReaper
 from headrace.model.ids import DomainId
+from headrace.runtime.executor import InlineExecutor
 from headrace.runtime.logs import open_log
 from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import Rng
@@ -72,7 +75,7 @@ class GroupNode:
         self._log = open_log(io.StringIO(), clock=self.clock)
         self.topics = TopicDirectory(self.metadata, defaults=TopicDefaults(), clock=self.clock)
         self.cluster = ClusterView(self.metadata, cluster_id="simulated", clock=self.clock)
-        self.seats = self._make_seats()
+        self.seats, patterns, self._news = self._make_seats()
         self.coordinator = GroupCoordinator(
             node_id=node_id,
             store=self.metadata,
@@ -81,6 +84,7 @@ class GroupNode:
             topics=self.topics,
             seats=self.seats,
             metrics=GroupMetrics(Metrics()),
+            patterns=patterns,
         )
 
     def start(self) -> None:
@@ -100,9 +104,11 @@ class GroupNode:
         )
         await admin.add_partitions(name, total_count)
 
-    def _make_seats(self) -> Seats:
+    def _make_seats(self) -> tuple[Seats, Patterns, TopicNews]:
         pace = BrokerPace(beats_per_second=1_000)
         images = TopicImages(self.topics)
+        patterns = Patterns(names=lambda: images.current().by_name, executor=InlineExecutor(), worked_s=lambda: 0.0)
+        images.match_by(patterns.matching)
 
         def make_machine(loaded: Loaded, now: Moment) -> GroupMachine:
             return GroupMachine(
@@ -121,15 +127,11 @@ class GroupNode:
             pace=pace,
             max_groups=100,
             idle_s=IDLE_S,
+            patterns=patterns,
         )
-
-        def changed() -> None:
-            images.outdate()
-            for seat in seats:
-                seat.tell(TopicsChanged(image=images.current()))
-
-        self.topics.on_change(changed)
-        return seats
+        news = TopicNews(images=images, patterns=patterns, seats=seats, clock=self.clock)
+        self.topics.on_change(news.changed)
+        return seats, patterns, news
 
     async def _run(self) -> None:
         self.process.spawn(SessionReaper(self.metadata, self.clock).run(), name="reaper")
@@ -169,6 +171,7 @@ class GroupNode:
             limits=KeepLimits(retention_ms=RETENTION_MS, groups_per_tick=2, lone_lease_ms=20_000),
         )
         self.process.spawn(self.seats.alarms.run(), name="alarms")
+        self.process.spawn(self._news.run(), name="news")
         self._repeat("topics", self.topics.follow, 0.2)
         self._repeat("cluster", self.cluster.follow, 0.2)
         self._repeat("idle", self.seats.tick, 2.0)
