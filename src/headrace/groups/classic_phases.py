@@ -23,6 +23,10 @@ from headrace.groups.protocol import (
 from headrace.groups.records import GroupHead, GroupKind, Loaded, Phase
 from headrace.model.error_codes import ErrorCode
 
+SHORTEST_SYNC_WAIT_MS = 1_000
+"""How long members may take to sync at least. Clients that leave their rebalance timeout unset ask for 0 ms, and
+would be put out before their SyncGroup can arrive."""
+
 NOBODY_CAME_RETRY_MS = 1_000
 """How long to wait at least for members to join, after none of them did in time."""
 
@@ -229,7 +233,8 @@ class Phases:
 
     def _await_syncs(self) -> None:
         self._unsynced = set(self._roster.members)
-        self._phase_deadline_ms = self._now.monotonic_ms + self._roster.rebalance_timeout_ms
+        wait_ms = max(self._roster.rebalance_timeout_ms, SHORTEST_SYNC_WAIT_MS)
+        self._phase_deadline_ms = self._now.monotonic_ms + wait_ms
 
     def _assign(self, assignments: dict[str, bytes]) -> None:
         """Take the leader's assignments; who is not named gets an empty one."""

@@ -17,8 +17,11 @@ Behaves as Apache Kafka 4.3's coordinator does. On purpose we differ in this:
 - A static member that joins again under its own member id is let in: its first answer may have been lost.
 - A member that claims a partition which another one has is fenced, whatever its epoch.
 - The heartbeat interval depends on what is going on, unless it was set.
+- An assignment is repeated in every answer until the member has confirmed it, by reporting that it owns just that.
+- A member that comes with its last epoch and does not say what it owns, owns what it reported last: it is not fenced.
 
 Must stay true:
+- Any answer may be lost: the next heartbeat is told everything again that the member has not confirmed.
 - No partition is ever in two members' hands: a member hears of a partition only after everybody else has reported
   not to own it, or has gone. A member that is silent for the session timeout counts as gone.
 - A member's epoch, and what it has in it, is durable before it hears of either. Deadlines are memory only: after a
@@ -205,6 +208,7 @@ class ConsumerGroup:
             event.member_epoch != standing.epoch
             or standing.epoch != core.head.target_epoch
             or standing.state is not MemberState.STABLE
+            or member.repeats_left
             or event.topics is not None
             or event.owned is not None
             or event.regex is not None
@@ -238,7 +242,6 @@ class ConsumerGroup:
     def _step(self, member: Member, event: ConsumerBeat) -> ConsumerBeatReply:
         """Take down what a member says, let it go on, and tell it where it stands."""
         core = self._core
-        had = member.standing.assigned
         timeout_ms = event.rebalance_timeout_ms
         has_new_wishes = core.roster.describe(
             member,
@@ -253,13 +256,17 @@ class ConsumerGroup:
         core.see_to_target(has_new_wishes=has_new_wishes)
         core.reconcile(member, event.owned, has_new_wishes=has_new_wishes)
         core.touch(member)
+        if event.owned is not None:
+            core.roster.hear(member, event.owned)
         standing = member.standing
         is_complete = (
             timeout_ms != UNCHANGED_TIMEOUT_MS
             and (event.topics is not None or event.regex is not None)
             and event.owned is not None
         )
-        is_told = event.member_epoch == JOINING_EPOCH or is_complete or standing.assigned != had
+        is_told = event.member_epoch == JOINING_EPOCH or is_complete or member.repeats_left > 0
+        if is_told:
+            core.roster.told(member)
         return ConsumerBeatReply(
             member_id=member.id,
             member_epoch=standing.epoch,
@@ -367,9 +374,11 @@ class ConsumerGroup:
         standing, epoch = member.standing, event.member_epoch
         if epoch != standing.epoch:
             # Whoever has not heard the last answer still has the epoch before. What it owns it must have been given
-            # in that one, and kept since.
+            # in that one, and kept since. librdkafka does not repeat what it owns after a lost answer: then what it
+            # said last counts.
             is_late = epoch == standing.previous_epoch and epoch < standing.epoch
-            if not (is_late and _is_within(event.owned, partitions_of(standing.assigned))):
+            owned = member.reported if event.owned is None else event.owned
+            if not (is_late and _is_within(owned, partitions_of(standing.assigned))):
                 raise Refused(
                     ErrorCode.FENCED_MEMBER_EPOCH,
                     f"member {member.id} comes with epoch {epoch} and is in {standing.epoch}: it has to join again",

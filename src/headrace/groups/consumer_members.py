@@ -19,16 +19,25 @@ from headrace.groups.consumer_records import (
     partition_epochs,
 )
 from headrace.groups.consumer_subscriptions import NO_WISH, Subscriptions, Wish
-from headrace.groups.protocol import STATIC_LEAVING_EPOCH, Client, ConsumerBeatReply
-from headrace.groups.reconciliation import Standing
+from headrace.groups.protocol import STATIC_LEAVING_EPOCH, Client, ConsumerBeatReply, Partitions
+from headrace.groups.reconciliation import Standing, partitions_of
 from headrace.metadata.port import Key
 from headrace.model.topics import TopicId
 
 NOBODY = Client("", "")
 
+UNTIL_CONFIRMED = 1 << 30
+REPEATS_AFTER_LOADING = 10
+"""How many answers repeat the assignment of a member at rest whose last answer came from an earlier coordinator. That
+answer may have been lost. But librdkafka and Java do not confirm an assignment that they have already, so it ends."""
+
 
 class Member:
-    """One member. Only `Roster` writes to it, but for `rest_reply`, which is the answer it gets while at rest."""
+    """One member. Only `Roster` writes to it, but for `rest_reply`, which is the answer it gets while at rest.
+
+    Memory only: `repeats_left`, how many more answers carry the assignment, and `reported`, what the member last said
+    that it owns; `None`: it has said nothing to this coordinator.
+    """
 
     __slots__ = (
         "assignor",
@@ -38,6 +47,8 @@ class Member:
         "instance_id",
         "rack",
         "rebalance_timeout_ms",
+        "repeats_left",
+        "reported",
         "rest_reply",
         "standing",
         "wish",
@@ -54,6 +65,8 @@ class Member:
         self.classic: ClassicFacts | None = None
         self.standing = Standing(assigned={}, revoking={})
         self.rest_reply: ConsumerBeatReply | None = None
+        self.repeats_left = 0
+        self.reported: Partitions | None = None
 
     @property
     def is_away(self) -> bool:
@@ -186,9 +199,22 @@ class Roster:
         if old.assigned is not standing.assigned or old.revoking is not standing.revoking:
             self._let_go(old.assigned, old.revoking)
             self._take(member, standing.assigned, standing.revoking)
+        if old.assigned != standing.assigned:
+            member.repeats_left = UNTIL_CONFIRMED
         member.standing = standing
         member.rest_reply = None
         self._changed[member.id] = member
+
+    def hear(self, member: Member, owned: Partitions) -> None:
+        """Take down what a member owns. It has confirmed its assignment if that is what it was told to have."""
+        member.reported = {topic_id: partitions for topic_id, partitions in owned.items() if partitions}
+        is_confirmed = member.reported == partitions_of(member.standing.assigned)
+        member.repeats_left = 0 if is_confirmed else UNTIL_CONFIRMED
+
+    def told(self, member: Member) -> None:
+        """Take note that an answer with the assignment is on its way. Whether it arrives nobody knows."""
+        if 0 < member.repeats_left < UNTIL_CONFIRMED:
+            member.repeats_left -= 1
 
     # Saving
 
@@ -289,4 +315,6 @@ def _member_of(record: ConsumerMemberRecord) -> Member:
         assigned=partition_epochs(record.assigned),
         revoking=partition_epochs(record.revoking),
     )
+    is_at_rest = member.standing.state is MemberState.STABLE
+    member.repeats_left = REPEATS_AFTER_LOADING if is_at_rest else UNTIL_CONFIRMED
     return member

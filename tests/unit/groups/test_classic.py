@@ -6,6 +6,7 @@ import pytest
 
 from headrace.groups import classic
 from headrace.groups.classic import NEW_MEMBER_TIMEOUT_MS
+from headrace.groups.classic_phases import SHORTEST_SYNC_WAIT_MS
 from headrace.groups.protocol import (
     Client,
     ConsumerBeat,
@@ -313,6 +314,16 @@ def test_members_that_do_not_join_again_in_time_are_dropped(desk: Desk) -> None:
     assert [member_id for member_id, _, _ in reply.members] == [follower]
     assert set(desk.store.members) == {follower}
     assert desk.beat(leader, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_member_without_a_rebalance_timeout_has_time_to_sync(desk: Desk) -> None:
+    token = desk.send(join(needs_id=False, rebalance_ms=0))
+    desk.pass_ms(DELAY_MS)
+    member_id = desk.joined(token).member_id
+    desk.pass_ms(SHORTEST_SYNC_WAIT_MS - 1)
+    assert member_id in desk.store.members
+    desk.pass_ms(1)
+    assert member_id not in desk.store.members
 
 
 def test_the_slowest_member_says_how_long_all_wait(desk: Desk) -> None:

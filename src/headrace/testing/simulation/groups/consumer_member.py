@@ -1,4 +1,8 @@
-"""A member that speaks KIP-848: it reports what it owns, lets go before it takes, and knows its epoch."""
+"""A member that speaks KIP-848: it reports what it owns, lets go before it takes, and knows its epoch.
+
+As librdkafka does, it says what it owns only when that has changed, and drops answers that come too late without
+telling everything again.
+"""
 
 from typing import cast
 
@@ -17,6 +21,8 @@ from headrace.testing.simulation.groups.members import CLIENT, Lost, Member
 from headrace.testing.simulation.groups.node import MEMBER_SESSION_MS
 
 REBALANCE_TIMEOUT_MS = 60_000
+DROPPED_SHARE = 0.05
+"""How many answers are dropped as too late while there are faults."""
 
 
 class ConsumerMember(Member):
@@ -26,6 +32,8 @@ class ConsumerMember(Member):
     _epoch = JOINING_EPOCH
     _must_tell_all = True
     _number = 0
+    _reported: frozenset[Partition] | None = None
+    _interval_ms = 0
 
     def _claim(self) -> CommitClaim:
         return CommitClaim(member_id=self._member_id, instance_id=None, epoch=self._epoch, knows_epochs=True)
@@ -63,13 +71,16 @@ class ConsumerMember(Member):
             topics=self.topics if tells_all else None,
             regex=None,
             assignor=None,
-            owned=_by_topic(owned),
+            owned=_by_topic(owned) if tells_all or owned != self._reported else None,
             client=CLIENT,
         )
         if self._epoch == JOINING_EPOCH:
             self._drop()
+        self._reported = owned
         sent_at = self._world.clock.monotonic()
         reply = cast(ConsumerBeatReply, await self._ask(lambda node: node.coordinator.call(self.group_id, event)))
+        if not self._world.is_calm() and self._rng.random() < DROPPED_SHARE:
+            return self._interval_ms
         if reply.error is not ErrorCode.NONE:
             await self._told_off(reply.error)
             return None
@@ -78,7 +89,8 @@ class ConsumerMember(Member):
         self.holder.heard_at = sent_at
         if reply.assignment is not None:
             self._own(reply.assignment, sent_at)
-        return reply.heartbeat_interval_ms
+        self._interval_ms = reply.heartbeat_interval_ms
+        return self._interval_ms
 
     def _own(self, assignment: Partitions, sent_at: float) -> None:
         """Let go of what is not ours any more; then take what is new."""
