@@ -7,6 +7,7 @@ from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, Storage
 from headrace.cluster.membership import Membership
 from headrace.cluster.view import ClusterView
 from headrace.fetch.catchup import CatchUp, CatchUpLimits
+from headrace.fetch.damage import DamageBook
 from headrace.fetch.fetcher import Fetcher
 from headrace.fetch.reader import LogReader
 from headrace.fetch.row_groups import RowGroupCache
@@ -92,7 +93,14 @@ def assemble(
     tables = TableReader(
         objects=storage.objects, executor=table_executor, cache=row_groups, rules_of=topics.rules_of_stream
     )
-    reader = LogReader(domain=DOMAIN, cache=index, objects=storage.objects, executor=executor, tables=tables)
+    reader = LogReader(
+        domain=DOMAIN,
+        cache=index,
+        objects=storage.objects,
+        executor=executor,
+        tables=tables,
+        damages=DamageBook(log=runtime.log, partition_of=topics.partition_of_stream),
+    )
     catch_up = CatchUp(
         reader=reader,
         view=index.view,

@@ -33,6 +33,10 @@ class Gauges:
             "catch_up_reads_ahead": ("Those made before they were asked for.", lambda: catch_up.reads_ahead),
             "catch_up_far_bytes": ("Bytes being read for readers far behind.", lambda: catch_up.far.lent_bytes),
             "catch_up_far_waiting": ("Such reads that wait for their turn.", lambda: catch_up.far.waiting_count),
+            "log_damages_found": (
+                "Damaged ranges of the log that reads came upon, since the start; the log names each.",
+                lambda: catch_up.damages_found,
+            ),
             "table_cache_bytes": ("What is held of row groups read back from tables.", lambda: row_groups.held_bytes),
             "table_cache_hits": (
                 "Row groups that memory had when asked for, since the start.",

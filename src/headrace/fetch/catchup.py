@@ -105,6 +105,11 @@ class CatchUp:
         self.reads_ahead = 0
         self.read_bytes = 0
 
+    @property
+    def damages_found(self) -> int:
+        """How many damages of the log reads came upon, since the start."""
+        return self._reader.damages.found
+
     def take(self, stream: StreamId, offset: int, max_bytes: int, *, whole_first: bool) -> Cut | None:
         """Return what a cursor holds at the offset; `None` means that it has to be read."""
         cursor = self._cursors.get((stream, offset))

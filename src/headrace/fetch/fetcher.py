@@ -21,6 +21,7 @@ import msgspec
 
 from headrace.errors import Corrupt, HeadraceError
 from headrace.fetch.catchup import CatchUp
+from headrace.fetch.damage import Damaged
 from headrace.fetch.runs import Cut, Piece, cut_runs
 from headrace.fetch.tail import TailCache
 from headrace.fetch.waiting import Waiter
@@ -107,6 +108,8 @@ class _Round:
     doubts: set[StreamId] = field(default_factory=set)
     size_bytes: int = 0
     has_errors: bool = False
+    is_cut_short: bool = False
+    """A read ended before the end of the log: at damage, or where the kind of storage changes. Do not wait."""
 
     def put(self, index: int, answer: Fetched) -> None:
         """Take what was read for one partition."""
@@ -116,7 +119,7 @@ class _Round:
 
     def is_enough(self, min_bytes: int) -> bool:
         """Whether it may be answered: not before every no was validated."""
-        return not self.doubts and (self.has_errors or self.size_bytes >= min_bytes)
+        return not self.doubts and (self.has_errors or self.is_cut_short or self.size_bytes >= min_bytes)
 
 
 class Fetcher:
@@ -265,6 +268,7 @@ class Fetcher:
         answers = [await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads)
         for miss, answer in zip(found.misses, answers, strict=True):
             found.put(miss.index, answer)
+            found.is_cut_short |= 0 < answer.size_bytes < miss.max_bytes and answer.end_offset < answer.high_watermark
         if found.size_bytes == 0 and len(wanted) > 1:
             await self._read_any(wanted, found)
 
@@ -286,8 +290,9 @@ class Fetcher:
         try:
             cut = await self._catch_up.read(one.stream, one.offset, miss.max_bytes, whole_first=miss.whole_first)
         except HeadraceError as error:
-            tell = self._log.error if isinstance(error, Corrupt) else self._log.warning
-            tell("a fetch could not be read", stream=one.stream, offset=one.offset, error=str(error))
+            if not isinstance(error, Damaged):  # that was logged when it was found, once
+                tell = self._log.error if isinstance(error, Corrupt) else self._log.warning
+                tell("a fetch could not be read", stream=one.stream, offset=one.offset, error=str(error))
             return Fetched(Outcome.FAILED, error=error)
         return _answer(miss.head, cut)
 

@@ -3,6 +3,7 @@
 1. Locate the entries from an offset on; memory answers where it can.
 2. Choose what to read of them: whole entries of the WAL, or single row groups of a table. One read has one kind.
 3. Read it (`wal_reads.py`, `table_reads.py`).
+4. Where bytes are wrong, read again and find out what is intact (`damage.py`).
 
 Must stay true: an offset is never skipped. An object that is missing means that the plan was old: drop what is
 remembered and plan again; it is damage only if the fresh index still names it.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import Corrupt, Missing
 from headrace.fetch.budget import ReadBudget
+from headrace.fetch.damage import Damage, DamageBook, Damaged, readable
 from headrace.fetch.runs import Run
 from headrace.fetch.table_reads import TableReader
 from headrace.fetch.wal_reads import WalEntry, WalReader
@@ -64,9 +66,11 @@ class LogReader:
         objects: ObjectStore,
         executor: Executor | None = None,
         tables: TableReader | None = None,
+        damages: DamageBook | None = None,
     ) -> None:
-        """Without an executor all work is done where the caller runs."""
+        """Without an executor all work is done where the caller runs; `damages` hears of every damage."""
         self._cache = cache
+        self.damages = damages or DamageBook()
         executor = executor or InlineExecutor()
         self._wal = WalReader(domain=domain, objects=objects, executor=executor)
         self._tables = tables or TableReader(objects=objects, executor=executor)
@@ -77,21 +81,27 @@ class LogReader:
         """Return runs from the one that holds `offset` on: at least one, then up to about `max_bytes`.
 
         A run covers a whole entry of the WAL, or a piece of a row group. With a `max_bytes` of 0 one entry or one row
-        group is read. Nothing is returned if the stream does not hold the offset. Raises `Corrupt` where stored bytes
-        are not those that were committed. With a budget, the bytes are lent from it while they are being read.
+        group is read. Nothing is returned if the stream does not hold the offset. Where stored bytes are not those
+        that were committed, the runs end before them; raises `Damaged` where they hide `offset` itself.
+
+        With a budget, the bytes are lent from it while they are being read.
         """
-        missing: Missing | None = None
+        plan = _Plan(0)
         for _ in range(MAX_PLANS):
             plan = await self._plan(stream, offset, max_bytes)
             if plan.is_empty:
                 return []
             try:
                 return await self._perform(stream, offset, plan, budget)
-            except Missing as error:
-                missing = error
+            except Corrupt:
+                break
+            except Missing:
                 self._cache.view.forget_folded(stream)
                 await self._cache.refresh()
-        raise Corrupt(f"stream {stream} at offset {offset}: the index names an object that is not there: {missing}")
+        found = readable(await self._salvage(stream, offset, plan, budget), offset)
+        if isinstance(found, Damage):
+            raise Damaged(stream, found)
+        return found
 
     def close(self) -> None:
         """End reads that belong to nobody in particular."""
@@ -104,6 +114,21 @@ class LogReader:
         size_bytes = sum(extent.size_bytes for _, extent in plan.wal)
         async with budget.lend(size_bytes) if budget is not None else nullcontext():
             return await self._wal.read(plan.wal)
+
+    async def _salvage(
+        self, stream: StreamId, offset: int, plan: _Plan, budget: ReadBudget | None
+    ) -> list[Run | Damage]:
+        """Find out what of a plan is intact, after it could not be read."""
+        if plan.windows:
+            parts = await self._tables.salvage(stream, plan.windows, offset, budget=budget)
+        else:
+            size_bytes = sum(extent.size_bytes for _, extent in plan.wal)
+            async with budget.lend(size_bytes) if budget is not None else nullcontext():
+                parts = await self._wal.salvage(plan.wal, offset)
+        for part in parts:
+            if isinstance(part, Damage):
+                self.damages.note(stream, part)
+        return parts
 
     async def _plan(self, stream: StreamId, offset: int, max_bytes: int) -> _Plan:
         """Choose what to read. Where entries are small, one page of the index is not enough."""

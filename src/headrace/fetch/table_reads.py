@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.errors import Corrupt
+from headrace.errors import Corrupt, Missing
 from headrace.fetch.budget import ReadBudget
+from headrace.fetch.damage import Damage
 from headrace.fetch.rebuilding import BatchShape, rebuild, shape_of
 from headrace.fetch.row_groups import MAX_FOOTERS_BYTES, BoundedCache, RowGroupCache
 from headrace.fetch.runs import Run
@@ -96,6 +97,20 @@ class TableReader:
 
         return [run for runs in await self._cache.get(list(by_key), load) for run in runs]
 
+    async def salvage(
+        self, stream: StreamId, windows: Sequence[Window], offset: int, *, budget: ReadBudget | None = None
+    ) -> list[Run | Damage]:
+        """Read windows again one by one, up to the first damage that hides `offset` or lies behind it."""
+        parts: list[Run | Damage] = []
+        for window in windows:
+            try:
+                parts += await self.read(stream, [window], budget=budget)
+            except (Corrupt, Missing) as error:
+                parts.append(_damage(window, str(error)))
+                if window.end_offset > offset:
+                    break
+        return parts
+
     def close(self) -> None:
         """End what is being read for nobody in particular."""
         self._cache.close()
@@ -149,6 +164,18 @@ class TableReader:
             work = partial(_rebuilt, file, group, footer, buffers.pop(), window, shape)
             loaded.append(await self._executor.run(work))
         return loaded
+
+
+def _damage(window: Window, why: str) -> Damage:
+    """Return a window that cannot be read. Where the footer is wrong, the reason says so."""
+    return Damage(
+        object_key="" if window.file is None else window.file.path,
+        start_byte=0 if window.group is None else window.group.start_byte,
+        size_bytes=window.size_bytes,
+        start_offset=window.start_offset,
+        end_offset=window.end_offset,
+        why=why,
+    )
 
 
 def _key(window: Window, shape: BatchShape) -> GroupKey:

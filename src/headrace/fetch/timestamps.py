@@ -113,10 +113,13 @@ class TimestampFinder:
         self, stream: StreamId, entry: IndexEntry, target_ms: int, log_start: int
     ) -> TimedOffset | None:
         """Look into an entry for the first record since a time: row group by row group, if it has any."""
-        for offset, bound_ms in _parts_of(entry, log_start):
+        for offset, end_offset, bound_ms in _parts_of(entry, log_start):
             if bound_ms >= target_ms:
                 found = await self._search(
-                    stream, offset, partial(_first, target_ms=target_ms, log_start=log_start, end=entry.end_offset)
+                    stream,
+                    offset,
+                    end_offset,
+                    partial(_first, target_ms=target_ms, log_start=log_start, end=entry.end_offset),
                 )
                 if found is not None:
                     return found
@@ -125,38 +128,56 @@ class TimestampFinder:
     async def _greatest_of(self, stream: StreamId, entry: IndexEntry, log_start: int) -> TimedOffset | None:
         """Look into an entry for the first record with the greatest time; the latest row groups first."""
         best: TimedOffset | None = None
-        for offset, bound_ms in sorted(_parts_of(entry, log_start), key=lambda part: (-part[1], part[0])):
+        for offset, end_offset, bound_ms in sorted(_parts_of(entry, log_start), key=lambda part: (-part[2], part[0])):
             if best is not None and not _is_later(TimedOffset(offset, bound_ms), best):
                 continue
-            found = await self._search(stream, offset, partial(_greatest, log_start=log_start, end=entry.end_offset))
+            look = partial(_greatest, log_start=log_start, end=entry.end_offset)
+            found = await self._search(stream, offset, end_offset, look, needs_all=True)
             if found is not None and (best is None or _is_later(found, best)):
                 best = found
         return best
 
-    async def _search(self, stream: StreamId, offset: int, look: "_Look") -> TimedOffset | None:
-        """Read one entry of the WAL or one row group, and look into it."""
+    async def _search(
+        self, stream: StreamId, offset: int, end_offset: int, look: "_Look", *, needs_all: bool = False
+    ) -> TimedOffset | None:
+        """Read one entry of the WAL or one row group, and look into it: up to the first answer, or into all of it.
+
+        One read brings all of it, unless it is damaged or was moved meanwhile. Raises `Corrupt` where damage may hide
+        the answer.
+        """
+        best: TimedOffset | None = None
         async with self._slots:
-            runs = await self._reader.read(stream, offset, max_bytes=0)
-            if not runs:
-                return None  # trimmed meanwhile: the next look-up begins above it
-            work = partial(look, runs, max_open_bytes=self._max_open_bytes)
-            is_small = sum(len(run.data) for run in runs) <= LOOP_MAX_BYTES
-            if is_small and not any(batch.codec for run in runs for batch in iter_batches(run.data)):
-                return work()
-            return await self._executor.run(work)
+            while offset < end_offset:
+                runs = await self._reader.read(stream, offset, max_bytes=0)
+                if not runs:
+                    break  # trimmed meanwhile: the next look-up begins above it
+                found = await self._look_into(runs, look)
+                if found is not None and (best is None or _is_later(found, best)):
+                    best = found
+                if best is not None and not needs_all:
+                    break
+                offset = runs[-1].end_offset
+        return best
+
+    async def _look_into(self, runs: Sequence[Run], look: "_Look") -> TimedOffset | None:
+        work = partial(look, runs, max_open_bytes=self._max_open_bytes)
+        is_small = sum(len(run.data) for run in runs) <= LOOP_MAX_BYTES
+        if is_small and not any(batch.codec for run in runs for batch in iter_batches(run.data)):
+            return work()
+        return await self._executor.run(work)
 
 
-def _parts_of(entry: IndexEntry, log_start: int) -> list[tuple[int, int]]:
-    """Return what of an entry can be read by itself: its first offset, and the time that nothing in it is later than.
+def _parts_of(entry: IndexEntry, log_start: int) -> list[tuple[int, int, int]]:
+    """Return what of an entry can be read by itself: first offset, end, and the time that none of it is later than.
 
     Parts without records are left out.
     """
     start_offset = max(entry.start_offset, log_start)
     if isinstance(entry.extent, WalExtent):
-        return [(start_offset, entry.max_timestamp_ms)]
+        return [(start_offset, entry.end_offset, entry.max_timestamp_ms)]
     windows = windows_of(entry, entry.extent, start_offset=start_offset)
     return [
-        (max(window.start_offset, start_offset), window.max_timestamp_ms)
+        (max(window.start_offset, start_offset), window.end_offset, window.max_timestamp_ms)
         for window in windows
         if window.max_timestamp_ms is not None
     ]
@@ -173,7 +194,7 @@ def _promises_more(entry: IndexEntry, candidate: IndexEntry | None, best: TimedO
 
 def _bound_of(entry: IndexEntry) -> int | None:
     """Return the time that no record of an entry is later than; `None` if it has no records."""
-    return max((bound_ms for _, bound_ms in _parts_of(entry, 0)), default=None)
+    return max((bound_ms for _, _, bound_ms in _parts_of(entry, 0)), default=None)
 
 
 def _is_exact(entry: IndexEntry) -> bool:

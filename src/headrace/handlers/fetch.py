@@ -16,6 +16,7 @@ names its topic directly here, and one that is gone is UNKNOWN_TOPIC_ID.
 from collections.abc import Sequence
 from functools import partial
 
+from headrace.errors import Corrupt
 from headrace.fetch.fetcher import MAX_ANSWER_BYTES, Fetched, Outcome, Wanted
 from headrace.fetch.runs import Piece
 from headrace.fetch.sessions import NO_SESSION, SessionFetch, SessionPartition, SessionProblem, TopicKey
@@ -199,6 +200,10 @@ def _code(topic: TopicKey, answer: Fetched) -> ErrorCode:
     if answer.outcome is Outcome.NO_STREAM:
         return _unknown_topic(topic)
     assert answer.error is not None, "what failed says why"
+    if isinstance(answer.error, Corrupt):
+        # librdkafka hands this code to the application with the offset, at every attempt, and Java's consumer throws.
+        # On KAFKA_STORAGE_ERROR both look for another leader and ask again for ever, without a word.
+        return ErrorCode.CORRUPT_MESSAGE
     return refusal_of(answer.error).code
 
 

@@ -9,6 +9,7 @@ never skipped, because a skipped batch would be a lost offset.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.errors import Corrupt
 from headrace.model.ids import ObjectKey
@@ -54,6 +55,72 @@ def stamp_offsets(
     for first_byte, size_bytes, base_offset in placed:
         batch_bytes = view[first_byte : first_byte + size_bytes]
         stamp_offset(batch_bytes, base_offset=base_offset, leader_epoch=NO_LEADER_EPOCH)
+
+
+class ChunkPart(NamedTuple):
+    """Bytes of an extent and the offsets they hold; `why` says what is wrong, empty if nothing is."""
+
+    start_byte: int
+    end_byte: int
+    start_offset: int
+    end_offset: int
+    why: str = ""
+
+
+def survey_chunk(data: Buffer, start_offset: int, *, end_offset: int, size_bytes: int) -> list[ChunkPart]:
+    """Say which bytes of a damaged extent are still batches that were written, and where their offsets lie.
+
+    `data` may be shorter than the `size_bytes` that the index names. There are up to three parts: intact batches from
+    the beginning, whose offsets are counted up; the damage; and intact batches at the end, whose offsets are counted
+    down. So nothing that a damaged header says of its offsets is believed. All of it is damage where the batches do
+    not fit the offsets of the index.
+    """
+    batches, why = _walk(memoryview(data).toreadonly(), size_bytes)
+    whole = ChunkPart(
+        0, size_bytes, start_offset, end_offset, why or "its batches cover other offsets than the index"
+    )
+    counts = [count for _, _, count in batches]
+    if None not in counts:
+        covered = sum(count for count in counts if count is not None)
+        return (
+            [ChunkPart(0, size_bytes, start_offset, end_offset)] if covered == end_offset - start_offset else [whole]
+        )
+    first = counts.index(None)
+    last = len(counts) - 1 - counts[::-1].index(None)
+    intact_end = start_offset + sum(count for count in counts[:first] if count is not None)
+    intact_start = end_offset - sum(count for count in counts[last + 1 :] if count is not None)
+    if intact_start - intact_end < last - first + 1:
+        return [whole]
+    first_byte, last_byte = batches[first][0], batches[last][1]
+    parts = [
+        ChunkPart(0, first_byte, start_offset, intact_end),
+        ChunkPart(first_byte, last_byte, intact_end, intact_start, why),
+        ChunkPart(last_byte, size_bytes, intact_start, end_offset),
+    ]
+    return [part for part in parts if part.end_byte > part.start_byte]
+
+
+def _walk(view: memoryview, size_bytes: int) -> tuple[list[tuple[int, int, int | None]], str]:
+    """Return the batches of an extent (first byte, end byte, count of offsets or `None`), and the first problem.
+
+    Behind a batch whose length cannot be believed, all the rest counts as one that is wrong.
+    """
+    batches: list[tuple[int, int, int | None]] = []
+    why = ""
+    at_byte = 0
+    while at_byte < size_bytes:
+        end_byte, count = size_bytes, None
+        try:
+            batch = BatchView(view, at_byte)
+            end_byte = at_byte + batch.size_bytes
+            batch.check()
+            count = batch.last_offset_delta + 1
+        except InvalidBatch as error:
+            is_short = len(view) < size_bytes and end_byte == size_bytes
+            why = why or (f"the object ends {size_bytes - len(view)} bytes too early" if is_short else str(error))
+        batches.append((at_byte, end_byte, count))
+        at_byte = end_byte
+    return batches, why
 
 
 def _open(view: memoryview, at_byte: int, source: ObjectKey, start_byte: int) -> BatchView:

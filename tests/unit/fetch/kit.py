@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 
 from headrace.fetch.catchup import CatchUp, CatchUpLimits
+from headrace.fetch.damage import DamageBook
 from headrace.fetch.fetcher import Fetched, Fetcher, Wanted
 from headrace.fetch.reader import LogReader
 from headrace.fetch.row_groups import RowGroupCache
@@ -45,6 +46,7 @@ class FetchKit(WriterKit):
         self.logged = io.StringIO()
         self.log_out = open_log(self.logged, clock=self.clock, format="json")
         self.rules: TopicRules | None = None
+        self.damages = DamageBook(log=self.log_out, partition_of=lambda stream: ("topic", stream))
         self.executor = executor or InlineExecutor()
         self.row_groups = RowGroupCache[GroupKey](max_bytes=table_cache_bytes)
         self.tables = self.reading_tables(self.row_groups)
@@ -61,7 +63,13 @@ class FetchKit(WriterKit):
         )
 
     def reading(self, cache: IndexCache) -> LogReader:
-        return LogReader(domain=self.keys.domain, cache=cache, objects=self.objects, tables=self.tables)
+        return LogReader(
+            domain=self.keys.domain,
+            cache=cache,
+            objects=self.objects,
+            tables=self.tables,
+            damages=self.damages,
+        )
 
     def catching_up(self, cache: IndexCache, tail: TailCache, limits: CatchUpLimits | None = None) -> CatchUp:
         return CatchUp(

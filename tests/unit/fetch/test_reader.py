@@ -319,7 +319,7 @@ async def test_object_that_the_fresh_index_names_and_is_gone_is_damage(is_folded
     await kit.objects.delete([key])
     with pytest.raises(Corrupt, match=key):
         await reader_of(kit).read(stream, 0, max_bytes=ALL)
-    assert kit.script.calls["read"] == MAX_PLANS
+    assert kit.script.calls["read"] == MAX_PLANS + 2, "and again before it is called damage"
 
 
 async def test_missing_that_was_a_lie_is_read_at_the_next_plan() -> None:
@@ -351,8 +351,9 @@ async def test_damaged_bytes_are_never_skipped_or_served(distance: int) -> None:
     await damage(kit, at_byte, bytes([was ^ 0xFF]))
     reader = reader_of(kit)
     with pytest.raises(Corrupt, match=key):
-        await reader.read(stream, 0, max_bytes=ALL)
-    assert records(await reader.read(stream, 0, max_bytes=0)) == expected(0, 2), "the entry before it is whole"
+        await reader.read(stream, 2, max_bytes=ALL)
+    for max_bytes in (0, ALL):
+        assert records(await reader.read(stream, 0, max_bytes=max_bytes)) == expected(0, 2), "what lies before it"
 
 
 async def test_batches_that_cover_other_offsets_than_the_index_says_are_damage() -> None:
@@ -373,5 +374,6 @@ async def test_object_that_is_too_short_is_damage() -> None:
     kit, stream = await logged(2)
     key = object_key_of(kit.keys.domain, wal_object_id(WRITER, 0))
     await kit.objects.put(key, [bytes(await kit.objects.get(key))[:150]])
+    assert records(await reader_of(kit).read(stream, 0, max_bytes=ALL)) == expected(0, 2)
     with pytest.raises(Corrupt):
-        await reader_of(kit).read(stream, 0, max_bytes=ALL)
+        await reader_of(kit).read(stream, 2, max_bytes=ALL)

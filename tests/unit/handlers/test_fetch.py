@@ -20,6 +20,9 @@ from headrace.wire.messages import FetchRequest, FetchResponse
 from tests.unit.handlers.fetch_node import FETCH, FetchNode, over_the_wire, topic_id
 from tests.unit.produce.scripted import Refuse
 
+READS_BEFORE_DAMAGE = 3
+"""As planned, once more, and the entry by itself."""
+
 VERSIONS = range(19)
 FIRST_WITH_IDS = 13
 ALL = 2**31 - 1
@@ -206,11 +209,21 @@ async def test_read_committed_lists_no_aborted_transactions() -> None:
     assert data.aborted_transactions == [] and data.last_stable_offset == 2
 
 
-async def test_damaged_object_is_a_storage_error() -> None:
+@pytest.mark.parametrize("version", [0, 3, 4, 12])
+async def test_damaged_object_is_a_corrupt_message(version: int) -> None:
+    """Clients tell their user of it; on KAFKA_STORAGE_ERROR they ask for ever, without a word."""
     node = await node_with(1, tail_bytes=0)
-    node.kit.script.plan("read", Refuse(Corrupt("damaged")))
-    assert codes(await node.fetch(12, request_of(12, (0, 0)))) == [(0, ErrorCode.KAFKA_STORAGE_ERROR)]
+    node.kit.script.plan("read", *[Refuse(Corrupt("damaged"))] * READS_BEFORE_DAMAGE)
+    request = request_of(version, (0, 0), max_wait_ms=ALL)
+    assert codes(await node.fetch(version, request)) == [(0, ErrorCode.CORRUPT_MESSAGE)]
     assert "damaged" in node.kit.logged.getvalue()
+
+
+async def test_one_bad_read_is_no_damage() -> None:
+    node = await node_with(1, tail_bytes=0)
+    node.kit.script.plan("read", *[Refuse(Corrupt("a bad read"))] * (READS_BEFORE_DAMAGE - 1))
+    assert codes(await node.fetch(12, request_of(12, (0, 0)))) == [(0, ErrorCode.NONE)]
+    assert node.kit.damages.found == 0
 
 
 # Sessions
