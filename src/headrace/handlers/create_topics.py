@@ -5,15 +5,17 @@
 - v5 answers with the partitions, the replication factor and all configs of the topic; v7 with its id.
 
 There are no replicas, the object store keeps the bytes safe: every replication factor from 1 on is accepted and
-changes nothing, and placing replicas by hand is refused. The timeout is not used: a topic is created in one
-transaction or not at all.
+changes nothing, and so do replicas that are placed by hand, once they were checked. The timeout is not used: a topic
+is created in one transaction or not at all.
 """
 
 from collections import Counter
+from collections.abc import Collection
 
 from headrace.errors import HeadraceError
 from headrace.handlers.call import Call, Refusal, Refused
 from headrace.handlers.node import Node
+from headrace.handlers.replica_assignments import partition_count_of
 from headrace.handlers.topic_refusals import refusal_of_topic
 from headrace.model.error_codes import ErrorCode
 from headrace.model.topics import Topic
@@ -37,11 +39,12 @@ async def handle(node: Node, call: Call, request: CreateTopicsRequest) -> Create
     """Create what can be created and answer every topic that was named, once."""
     times = Counter(topic.name for topic in request.topics)
     by_name = {topic.name: topic for topic in request.topics}
+    living = {broker.node_id for broker in node.cluster.brokers}
     results = []
     left = MAX_PARTITIONS_PER_REQUEST
     for name, topic in by_name.items():
         try:
-            new = _checked(topic, is_repeated=times[name] > 1)
+            new = _checked(topic, living, is_repeated=times[name] > 1)
             count = node.admin.default_partition_count if new.partition_count is None else new.partition_count
             if left < count <= MAX_PARTITIONS_PER_TOPIC:
                 raise _too_many(left)
@@ -60,26 +63,40 @@ def refused(call: Call, request: CreateTopicsRequest, refusal: Refusal) -> Creat
     return CreateTopicsResponse(topics=[_refused_topic(name, refusal) for name in names])
 
 
-def _checked(topic: CreateTopicsRequest.CreatableTopic, *, is_repeated: bool) -> NewTopic:
+def _checked(topic: CreateTopicsRequest.CreatableTopic, living: Collection[int], *, is_repeated: bool) -> NewTopic:
     """Return what is asked for, or raise what is wrong with it in Kafka's own terms."""
     check_name(topic.name)
     if is_repeated:
         raise Refused(ErrorCode.INVALID_REQUEST, f"the request names topic '{topic.name}' more than once")
-    if topic.assignments:
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there are no replicas to place: leave assignments out")
+    count = _assigned_count(topic, living) if topic.assignments else _given_count(topic)
+    return NewTopic(name=topic.name, partition_count=count, configs=_configs(topic))
+
+
+def _assigned_count(topic: CreateTopicsRequest.CreatableTopic, living: Collection[int]) -> int:
+    """Return how many partitions the replicas that were placed by hand are for."""
+    if topic.replication_factor != DEFAULT or topic.num_partitions != DEFAULT:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "partitions and replication factor follow from the assignments: both are -1 beside them, or leave "
+            "assignments out",
+        )
+    return partition_count_of([(one.partition_index, one.broker_ids) for one in topic.assignments], living)
+
+
+def _given_count(topic: CreateTopicsRequest.CreatableTopic) -> int | None:
+    """Return how many partitions are asked for; `None` is the cluster's default."""
     factor = topic.replication_factor
     if factor < 1 and factor != DEFAULT:
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor is 1 or more, or -1, not {factor}"
         )
-    is_default = topic.num_partitions == DEFAULT
-    if topic.num_partitions < 1 and not is_default:
+    if topic.num_partitions == DEFAULT:
+        return None
+    if topic.num_partitions < 1:
         raise InvalidPartitionCount(
             f"a topic has 1 partition or more, or -1 for the default, not {topic.num_partitions}"
         )
-    return NewTopic(
-        name=topic.name, partition_count=None if is_default else topic.num_partitions, configs=_configs(topic)
-    )
+    return topic.num_partitions
 
 
 def _configs(topic: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:

@@ -16,7 +16,7 @@ async def handle(node: Node, call: Call, request: InitProducerIdRequest) -> Init
     if request.transactional_id == "":
         raise Refused(ErrorCode.INVALID_REQUEST, "a transactional id is not empty")
     if request.transactional_id is not None:
-        raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet")
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served yet: leave transactional.id out")
     producer_id = await node.producer_ids.take()
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol, cast
 
 from headrace.handlers import (
     alter_configs,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_partitions,
@@ -21,7 +23,9 @@ from headrace.handlers import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_quorum,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     get_telemetry_subscriptions,
@@ -33,6 +37,7 @@ from headrace.handlers import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -41,6 +46,7 @@ from headrace.handlers import (
     produce,
     push_telemetry,
     sync_group,
+    update_features,
 )
 from headrace.handlers.api import Api
 from headrace.handlers.api_versions import ApiVersions
@@ -48,6 +54,7 @@ from headrace.handlers.call import Call, Refusal
 from headrace.handlers.node import Node
 from headrace.wire.compiler import reader, writer
 from headrace.wire.headers import known_versions
+from headrace.wire.reading import MAX_REQUEST_ELEMENTS
 from headrace.wire.schema import apis
 
 
@@ -86,11 +93,17 @@ _HANDLERS: Mapping[int, object] = {
     23: offset_for_leader_epoch,
     32: describe_configs,
     33: alter_configs,
+    34: alter_replica_log_dirs,
     35: describe_log_dirs,
     37: create_partitions,
     42: delete_groups,
+    43: elect_leaders,
     44: incremental_alter_configs,
+    45: alter_partition_reassignments,
+    46: list_partition_reassignments,
     47: offset_delete,
+    55: describe_quorum,
+    57: update_features,
     60: describe_cluster,
     61: describe_producers,
     68: consumer_group_heartbeat,
@@ -100,6 +113,35 @@ _HANDLERS: Mapping[int, object] = {
     74: list_config_resources,
     75: describe_topic_partitions,
 }
+
+MAX_PRODUCE_ELEMENTS = 32_768
+"""Topics and partitions in one Produce request. Each partition is a batch to check and to commit. A Java producer
+with its default of 1 MiB per request has room for 14,000 of the smallest batches."""
+
+MAX_ADMIN_ELEMENTS = 16_384
+"""Names, groups, configs and assignments in one request of a tool. Each costs a look-up, a transaction, or an answer
+that is many times larger than itself."""
+
+_MAX_ELEMENTS = {
+    "Produce": MAX_PRODUCE_ELEMENTS,
+    **dict.fromkeys(
+        (
+            "AlterConfigs",
+            "ConsumerGroupDescribe",
+            "CreatePartitions",
+            "CreateTopics",
+            "DeleteGroups",
+            "DeleteTopics",
+            "DescribeConfigs",
+            "DescribeGroups",
+            "DescribeTopicPartitions",
+            "FindCoordinator",
+            "IncrementalAlterConfigs",
+        ),
+        MAX_ADMIN_ELEMENTS,
+    ),
+}
+"""Everything else may have as many as the codec reads at all: a consumer may name each of 100,000 partitions."""
 
 WARMED = ("Produce", "Fetch", "Metadata", "ApiVersions")
 """Messages whose readers and writers are compiled before the first client comes: each takes some milliseconds."""
@@ -115,6 +157,7 @@ def _api(key: int, handler: object) -> Api:
         last_version=last,
         handle=file.handle,
         refused=file.refused,
+        max_elements=_MAX_ELEMENTS.get(apis()[key].name, MAX_REQUEST_ELEMENTS),
     )
 
 

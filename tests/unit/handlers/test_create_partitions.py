@@ -59,18 +59,29 @@ async def test_validation_only_changes_nothing() -> None:
     assert len(kit.topic("a").streams) == 1
 
 
-async def test_placing_replicas_by_hand_is_refused_and_an_empty_placement_is_none() -> None:
+async def test_replicas_of_living_brokers_are_taken_without_effect() -> None:
     kit = TopicNode()
     await kit.create("a", "b")
     asked = CreatePartitionsRequest(
         topics=[
-            Asked(name="a", count=2, assignments=[Assignment(broker_ids=[1])]),
+            Asked(name="a", count=3, assignments=[Assignment(broker_ids=[1]), Assignment(broker_ids=[3])]),
             Asked(name="b", count=2, assignments=[]),
         ]
     )
+    assert results(await ask(handle, kit.node, NEWEST, asked)) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+    assert len(kit.topic("a").streams) == 3
+
+
+@pytest.mark.parametrize("lists", [[[1]], [[1], [1], [1]], [[1], [9]], [[1], []], [[1], [1, 2]], [[1, 1], [2, 3]]])
+async def test_replicas_that_kafka_would_not_place_are_refused_with_advice(lists: list[list[int]]) -> None:
+    kit = TopicNode()
+    await kit.create("a")
+    assignments = [Assignment(broker_ids=brokers) for brokers in lists]
+    asked = CreatePartitionsRequest(topics=[Asked(name="a", count=3, assignments=assignments)])
     answer = await ask(handle, kit.node, NEWEST, asked)
-    assert results(answer) == [("a", ErrorCode.INVALID_REPLICA_ASSIGNMENT), ("b", ErrorCode.NONE)]
-    assert "leave assignments out" in answer.results[0].error_message
+    assert results(answer) == [("a", ErrorCode.INVALID_REPLICA_ASSIGNMENT)]
+    assert "left out" in answer.results[0].error_message
+    assert len(kit.topic("a").streams) == 1
 
 
 async def test_a_topic_that_is_named_twice_is_refused_once() -> None:

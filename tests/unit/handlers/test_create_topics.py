@@ -111,17 +111,50 @@ async def test_a_name_that_stands_twice_is_refused_once_and_not_created() -> Non
     assert [topic.name for topic in kit.directory.known()] == ["b"]
 
 
-async def test_placing_replicas_by_hand_is_refused_with_advice() -> None:
-    kit = TopicNode()
-    placed = Asked(
+def placed(*assignments: tuple[int, list[int]], partitions: int = -1, factor: int = -1) -> Asked:
+    return Asked(
         name="a",
-        num_partitions=-1,
-        replication_factor=-1,
-        assignments=[CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])],
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[
+            CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in assignments
+        ],
     )
-    (result,) = (await ask(handle, kit.node, NEWEST, request(placed))).topics
-    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert "leave assignments out" in result.error_message
+
+
+@pytest.mark.parametrize("lists", [[[1], [1]], [[1, 2], [2, 3]], [[3, 1, 2]]])
+async def test_replicas_that_living_brokers_could_have_are_taken_as_a_number_of_partitions(
+    lists: list[list[int]],
+) -> None:
+    kit = TopicNode()
+    answer = await ask(handle, kit.node, NEWEST, request(placed(*reversed(list(enumerate(lists))))))
+    assert codes(answer) == {"a": ErrorCode.NONE}
+    assert answer.topics[0].num_partitions == len(lists) == len(kit.topic("a").streams)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "code"),
+    [
+        (placed((0, [9])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((0, [-1])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((0, [])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((0, [1, 1])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((0, [1]), (1, [1, 2])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((0, [1]), (0, [2])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((0, [1]), (2, [1])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((1, [1])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (placed((0, [1]), partitions=1), ErrorCode.INVALID_REQUEST),
+        (placed((0, [1]), factor=1), ErrorCode.INVALID_REQUEST),
+    ],
+    ids=lambda value: None if isinstance(value, ErrorCode) else repr(value.assignments),
+)
+async def test_replicas_that_kafka_would_not_place_are_refused_with_advice(asked_for: Asked, code: ErrorCode) -> None:
+    kit = TopicNode()
+    (result,) = (await ask(handle, kit.node, NEWEST, request(asked_for))).topics
+    assert result.error_code == code
+    assert "left out" in result.error_message or "leave assignments out" in result.error_message
+    assert not list(kit.directory.known())
 
 
 async def test_validation_only_answers_like_creation_and_creates_nothing() -> None:

@@ -45,7 +45,7 @@ async def test_producer_without_transactions_that_names_its_old_id_gets_another(
 
 @pytest.mark.parametrize(
     ("transactional_id", "code"),
-    [("", ErrorCode.INVALID_REQUEST), ("tx", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)],
+    [("", ErrorCode.INVALID_REQUEST), ("tx", ErrorCode.UNSUPPORTED_VERSION)],
 )
 async def test_transactions_are_refused_for_good(transactional_id: str, code: ErrorCode) -> None:
     node = node_over(UnsureStore())

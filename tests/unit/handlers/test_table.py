@@ -6,11 +6,13 @@ import pytest
 
 from headrace.handlers.api import Api
 from headrace.handlers.call import HangUp, Refusal
-from headrace.handlers.table import TABLE, WARMED, served, warm_up
+from headrace.handlers.dispatch import LIGHT_ELEMENTS
+from headrace.handlers.table import MAX_PRODUCE_ELEMENTS, TABLE, WARMED, served, warm_up
 from headrace.model.error_codes import ErrorCode
 from headrace.wire import messages
 from headrace.wire.compiler import reader, writer
-from headrace.wire.headers import encode_response, parse_response
+from headrace.wire.errors import TooManyElements
+from headrace.wire.headers import encode_request, encode_response, parse_request, parse_response
 from headrace.wire.schema import apis
 from tests.unit.handlers.topic_node import call
 
@@ -55,3 +57,21 @@ def test_what_clients_ask_first_is_compiled_beforehand() -> None:
     reader("ProduceRequest", TABLE[0].last_version)
     writer("ProduceResponse", TABLE[0].last_version)
     assert reader.cache_info().hits == hits + 1
+
+
+def test_what_real_clients_send_is_within_the_limits() -> None:
+    limits = {api.name: api.max_elements for api in APIS}
+    assert limits["Produce"] == MAX_PRODUCE_ELEMENTS >= 2 * 10_000, "10,000 topics with a partition each"
+    for name in ("Metadata", "Fetch", "OffsetFetch", "OffsetCommit", "ListOffsets"):
+        assert limits[name] >= 2 * 100_000, "100,000 partitions, each of a topic of its own"
+    for name in ("CreateTopics", "DescribeConfigs", "DescribeGroups", "DeleteTopics"):
+        assert limits[name] >= 10_000
+    assert min(limits.values()) >= LIGHT_ELEMENTS, "the first look must not refuse what its API takes"
+
+
+def test_produce_with_250_000_tiny_batches_is_refused_before_it_is_made() -> None:
+    data = messages.ProduceRequest.PartitionProduceData(records=b"")
+    topic = messages.ProduceRequest.TopicProduceData(name="t", partition_data=[data] * 250_000)
+    frame = encode_request(0, 9, 1, "c", messages.ProduceRequest(topic_data=[topic]))[4:]
+    with pytest.raises(TooManyElements):
+        parse_request(memoryview(frame), max_elements=TABLE[0].max_elements)
