@@ -57,7 +57,7 @@ bench-quick: $(STAMP) ## the comparison with Apache Kafka in about three minutes
 	$(BIN)/python -m benchmarks beside_kafka --quick
 
 docs: $(STAMP) ## write the generated reference pages
-	$(BIN)/python tools/generate_docs.py
+	$(BIN)/python -m tools.generate_docs
 
 messages: $(STAMP) ## extract the Kafka message facts anew (needs Maven)
 	$(BIN)/python tools/extract_messages.py

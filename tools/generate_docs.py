@@ -8,6 +8,7 @@ from headrace.handlers.table import TABLE
 from headrace.runtime.configuration import Group, Setting, groups_of
 from headrace.settings import VARIABLES_THAT_ARE_NOT_SETTINGS, Settings
 from headrace.topics.config_table import TOPIC_CONFIGS
+from tools.limits_page import limits_page
 
 PROJECT = Path(__file__).parents[1]
 
@@ -141,6 +142,7 @@ PAGES = {
     PROJECT / "docs" / "reference" / "topic-configs.md": topic_configs_page,
     PROJECT / "docs" / "reference" / "settings.md": settings_page,
     PROJECT / "docs" / "reference" / "kafka-apis.md": kafka_apis_page,
+    PROJECT / "docs" / "reference" / "limits.md": limits_page,
 }
 
 
