@@ -127,6 +127,7 @@ class CompactionScenario(TableScenario):
     async def _finish(self) -> None:
         """Let everything be compacted and tombstones expire, rest, and check."""
         await self._compact_to_the_end()
+        self._is_resting = True  # those that start from here on rest, too
         for node in self._pipelines():
             node.is_resting = True
         while any(node.is_busy for node in self._pipelines()):
