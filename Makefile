@@ -30,7 +30,7 @@ check: $(STAMP) ## format, lint and types, without the tests
 	$(BIN)/mypy
 
 test: check ## set up, check, and run all tests in parallel and in random order
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 KEEPING_SEEDS ?= 20
 
