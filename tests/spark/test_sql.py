@@ -79,6 +79,82 @@ def test_a_wrong_question_is_answered_with_one_clear_line(handle: SqlHandle, que
     assert str(error.value).startswith(told) and "\n" not in str(error.value)
 
 
+CHANGES = [
+    "drop table orders",
+    "drop table orders purge",
+    "truncate table orders",
+    "delete from orders",
+    "update orders set value = null",
+    "insert into orders select * from orders",
+    "with t as (select * from orders) insert overwrite orders select * from t",
+    "create or replace table orders as select 1",
+    "alter table orders rename to gone",
+    "alter table orders drop branch headrace_log",
+    "alter table orders drop column value",
+    "call headrace.system.expire_snapshots('topics.orders')",
+    "begin drop table orders; end",
+    "execute immediate 'drop table orders'",
+    "drop namespace headrace.topics cascade",
+    "create table mine (n int)",
+]
+
+PROTECTED = {
+    "drop table orders": "DROP TABLE is never done to a topic's table: its files hold the Kafka records",
+    "drop table headrace.topics.`odd-name.v1` purge": "headrace topic delete odd-name.v1",
+    "truncate table topics.orders": "TRUNCATE TABLE is never done to a topic's table",
+    "insert overwrite orders select * from orders": "INSERT OVERWRITE is never done to a topic's table",
+    "insert into orders replace where true select * from orders": "OVERWRITE BY EXPRESSION is never done",
+    "replace table orders as select 1 as n": "REPLACE TABLE AS SELECT is never done to a topic's table",
+    "alter table orders rename to gone": "--set headrace.table.enable=false",
+    "alter table orders drop branch headrace_log": "DROP BRANCH is never done to a topic's table",
+    "alter table orders set tblproperties ('headrace.topic-id' = 'x')": "SET TABLE PROPERTIES is never done",
+    "call headrace.system.remove_orphan_files('topics.orders')": "CALL is not taken here",
+    "begin drop table orders; end": "COMPOUND BODY is not taken here",
+    "execute immediate 'drop table orders purge'": "EXECUTE IMMEDIATE is not taken here",
+    "drop namespace headrace.topics cascade": "DROP NAMESPACE is not taken here",
+}
+
+
+def test_it_only_reads_unless_a_person_asks_for_more(handle: SqlHandle) -> None:
+    for statement in CHANGES:
+        with pytest.raises(Invalid, match=r"headrace sql only reads, and this is .*: give --write"):
+            ask(handle, statement, max_rows=1)
+    assert ask(handle, "select count(*) from orders", max_rows=1).rows == [[3]]
+
+
+def test_no_topics_table_is_taken_away_even_by_who_may_write(handle: SqlHandle) -> None:
+    for statement, told in PROTECTED.items():
+        with pytest.raises(Invalid) as error:
+            ask(handle, statement, max_rows=1, may_write=True)
+        assert told in str(error.value) and "\n" not in str(error.value)
+    assert ask(handle, "select count(*) from orders", max_rows=1).rows == [[3]]
+
+
+def test_who_may_write_has_tables_of_his_own_and_may_drop_them(handle: SqlHandle) -> None:
+    for statement in (
+        "create table mine as select value from orders",
+        "insert into mine select value from orders",
+        "insert overwrite mine select value from orders limit 1",
+        "alter table mine rename column value to data",
+    ):
+        ask(handle, statement, max_rows=1, may_write=True)
+    assert ask(handle, "select count(data) from mine", max_rows=1).rows == [[1]]
+    ask(handle, "drop table mine purge", max_rows=1, may_write=True)
+    assert table_names(handle) == ["odd-name.v1", "orders"]
+
+
+def test_what_reads_needs_no_leave(handle: SqlHandle) -> None:
+    for statement in (
+        "show create table orders",
+        "describe extended orders",
+        "explain select * from orders",
+        "with t as (select * from orders) select * from t",
+        "values (1)",
+        "select * from headrace.topics.orders.snapshots",
+    ):
+        assert ask(handle, statement, max_rows=10).rows
+
+
 def test_answers_are_printed_for_people_for_programs_and_for_spreadsheets(capsys: pytest.CaptureFixture[str]) -> None:
     answer = Answer(
         columns=["n", "value", "headers"],

@@ -42,13 +42,17 @@ def sql(
     config: Config = None,
     set_: Set = None,
     output: Annotated[SqlOutput, typer.Option("--output", help="How to print the answer.")] = SqlOutput.TEXT,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Also take statements that change data; topics' tables are never dropped."),
+    ] = False,
 ) -> None:
     """Run a query of Spark SQL over the tables; a topic's table is `headrace.topics.NAME`, or just NAME."""
     question = read_question(query)
     settings = configure_storage(data_dir, metadata, objects, config, set_).tree
     require_catalog(settings)
     with working("Spark starts and answers"):
-        answer = _ask(settings, question, limit)
+        answer = _ask(settings, question, limit, may_write=write)
     print_answer(answer, output)
     if answer.has_more:
         complain(f"there are more rows than the {limit} printed: --limit takes a larger number")
@@ -102,7 +106,7 @@ def _csv_cell(value: object) -> object:
     return value if value is None or isinstance(value, int | float) else cell(value)
 
 
-def _ask(settings: Settings, question: str, limit: int) -> "Answer":
+def _ask(settings: Settings, question: str, limit: int, *, may_write: bool) -> "Answer":
     # Imported late: they load Spark's Python side, and a wrong option should not wait for that.
     from headrace.broker.spark import catalog_access, sql_options
     from headrace.pipeline.spark.querying import ask
@@ -110,6 +114,6 @@ def _ask(settings: Settings, question: str, limit: int) -> "Answer":
 
     handle = sql_session(catalog_access(settings), sql_options(settings))
     try:
-        return ask(handle, question, max_rows=limit)
+        return ask(handle, question, max_rows=limit, may_write=may_write)
     finally:
         handle.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError, Invalid
 from headrace.pipeline.spark.session import first_line
 from headrace.pipeline.spark.sql import CATALOG, NAMESPACE, SqlHandle
+from headrace.pipeline.spark.statements import check_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,12 +33,16 @@ class Answer:
     has_more: bool
 
 
-def ask(handle: SqlHandle, question: str, *, max_rows: int) -> Answer:
-    """Ask, and take at most `max_rows` rows. Raises `Invalid` for a wrong question, `QueryFailed` if Spark fails."""
+def ask(handle: SqlHandle, question: str, *, max_rows: int, may_write: bool = False) -> Answer:
+    """Ask, and take at most `max_rows` rows.
+
+    Raises `Invalid` for a wrong question, or for one that does more than it may; `QueryFailed` if Spark fails.
+    """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     try:
+        check_statement(handle.session, question, may_write=may_write)
         found = handle.session.sql(question)
         if not found.columns:
             return Answer(columns=(), rows=(), has_more=False)
