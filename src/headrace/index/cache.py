@@ -268,7 +268,9 @@ class IndexCache:
 
     async def follow(self) -> None:
         """Stay fresh for ever: refresh whenever the watch says that something may have changed."""
-        watch = self._store.watch(self._keys.unit)
+        # Every commit changes the state, and it lies in the domain's unit. The groups lie in units below: were the
+        # unit's whole prefix watched, each offset that is committed anywhere would cost a read here.
+        watch = self._store.watch(self._keys.state)
         skipped = 0
         try:
             while True:

@@ -50,6 +50,7 @@ class CrashPoint(enum.StrEnum):
     OBJECT_AFTER_TEMPORARY = "object.after-temporary"
     OBJECT_AFTER_RENAME = "object.after-rename"
     METADATA_BEFORE_COMMIT = "metadata.before-commit"
+    METADATA_AFTER_COMMIT = "metadata.after-commit"
 
 
 class CrashPoints(Protocol):

@@ -75,7 +75,7 @@ class MetadataSettings:
             "postgres.pool.size",
             8,
             Whole(minimum=2, maximum=1000),
-            "Connections that one broker holds; raise it if transactions wait while the server is idle.",
+            "Connections that one broker uses for transactions, beside three of its own; raise it if they wait.",
             unit="connections",
         ),
     ]

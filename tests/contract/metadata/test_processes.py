@@ -77,6 +77,19 @@ async def test_a_watch_hears_of_the_last_commit_of_another_process(url: str, sto
     watch.close()
 
 
+async def test_a_watch_hears_of_a_commit_whose_process_died_before_it_could_tell(
+    url: str, store: MetadataStore
+) -> None:
+    """No engine tells of a commit inside its transaction: yet each is heard of in bounded time."""
+    watch = store.watch(DOMAIN.unit)
+    async with worker("count", url, 5, f"{CrashPoint.METADATA_AFTER_COMMIT}:3") as process:
+        assert await exit_code(process) == -9
+        async with asyncio.timeout(LIMIT_S):
+            while await value(store, COUNTER) != b"3":
+                await watch.wait()
+    watch.close()
+
+
 @pytest.mark.parametrize("arrival", [1, 4])
 async def test_a_process_killed_before_its_commit_leaves_whole_transactions_only(
     url: str, store: MetadataStore, arrival: int

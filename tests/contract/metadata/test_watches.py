@@ -6,7 +6,7 @@ import pytest
 
 from headrace.metadata import keys
 from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Watch
-from tests.contract.metadata.rules import COUNTER, DOMAIN, increment, put, value
+from tests.contract.metadata.rules import COUNTER, DOMAIN, increment, put, put_ephemeral, value
 
 QUIET_S = 0.1
 LIMIT_S = 60
@@ -104,6 +104,56 @@ async def test_after_the_last_change_there_is_a_signal(store: MetadataStore, oth
 
     async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(follow(), write(store), write(other))
+    watch.close()
+
+
+async def test_many_units_that_change_at_once_are_all_heard_of(store: MetadataStore, other: MetadataStore) -> None:
+    """Signals may be gathered on their way, but none is left out for it."""
+    groups, rounds = 30, 10
+    last = str(rounds).encode()
+    names = [DOMAIN.group(f"g{number}").head for number in range(groups)]
+    watches = [store.watch(keys.unit_of(name)) for name in names]
+
+    async def follow(watch: Watch, name: Key) -> None:
+        while await value(store, name) != last:
+            await watch.wait()
+
+    async def write(name: Key) -> None:
+        for _ in range(rounds):
+            await increment(other, name)
+
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(*(map(follow, watches, names)), *map(write, names))
+    for watch in watches:
+        watch.close()
+
+
+async def test_the_end_of_a_session_signals_the_units_of_its_keys(store: MetadataStore, other: MetadataStore) -> None:
+    name = Key(DOMAIN.unit + "ephemeral")
+    for is_expired in (False, True):
+        session = await other.open_session(timeout_ms=1000)
+        await put_ephemeral(other, session, name)
+        watch = store.watch(DOMAIN.unit)
+        await quiet(watch)
+        if is_expired:
+            assert await other.expire_session(next(seen for seen in await other.sessions() if seen.id == session))
+        else:
+            await other.end_session(session)
+        async with asyncio.timeout(LIMIT_S):
+            while await value(store, name) is not None:
+                await watch.wait()
+        watch.close()
+
+
+async def test_renewals_signal_those_who_watch_sessions(store: MetadataStore, other: MetadataStore) -> None:
+    session = await other.open_session(timeout_ms=60_000)
+    watch = store.watch(keys.SESSIONS)
+    await quiet(watch)
+    before = await store.get(keys.session(session))
+    await other.renew_session(session)
+    async with asyncio.timeout(LIMIT_S):
+        while await store.get(keys.session(session)) == before:
+            await watch.wait()
     watch.close()
 
 

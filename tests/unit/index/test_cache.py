@@ -172,6 +172,30 @@ async def test_following_a_watch_keeps_the_view_fresh() -> None:
     follower.cancel()
 
 
+async def test_what_groups_commit_does_not_wake_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, stream = await logged(1)
+    cache = cache_of(log)
+    refreshes = 0
+
+    async def refresh() -> None:
+        nonlocal refreshes
+        refreshes += 1
+
+    monkeypatch.setattr(cache, "refresh", refresh)
+    follower = asyncio.create_task(cache.follow())
+    while refreshes == 0:
+        await asyncio.sleep(0)
+    group = log.keys.group("g")
+    await log.store.transact([group.unit], Reads(), lambda _: Decision(result=None, puts={group.head: b"x"}))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert refreshes == 1
+    await log.append(stream)
+    while refreshes == 1:
+        await asyncio.sleep(0)
+    follower.cancel()
+
+
 async def test_entry_read_while_a_swap_went_by_is_not_remembered() -> None:
     log, stream = await logged(4)
     await log.fold()

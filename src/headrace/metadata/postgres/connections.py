@@ -52,8 +52,8 @@ def split_url(url: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(query=urlencode(query))), schema
 
 
-def connect_arguments(url: str, limits: PostgresLimits) -> dict[str, Any]:
-    """Return what `asyncpg` needs to open a connection as we want it."""
+def connect_arguments(url: str, limits: PostgresLimits, *, is_durable: bool = True) -> dict[str, Any]:
+    """Return what `asyncpg` needs to open a connection as we want it; one that is not durable only notifies."""
     return {
         "dsn": url,
         "timeout": limits.connect_timeout_s,
@@ -61,6 +61,7 @@ def connect_arguments(url: str, limits: PostgresLimits) -> dict[str, Any]:
         "server_settings": {
             "application_name": "headrace",
             "default_transaction_isolation": "read committed",
+            **({} if is_durable else {"synchronous_commit": "off"}),
             "lock_timeout": str(limits.lock_timeout_ms),
             "idle_in_transaction_session_timeout": str(limits.idle_in_transaction_timeout_ms),
             "statement_timeout": str(limits.statement_timeout_ms),

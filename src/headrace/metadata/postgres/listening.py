@@ -1,7 +1,10 @@
 """Watches across hosts: LISTEN on a connection of its own.
 
-Must stay true: whatever may have been missed while the connection was down is made good by a signal that says
-so, sent after LISTEN has taken effect.
+Must stay true:
+- Whatever may have been missed while the connection was down is made good by a signal that says so, sent after LISTEN
+  has taken effect.
+- A notification comes after the commit that it reports (`notifying.py`), so a process that dies between the two
+  reports nothing. Therefore every watch is signalled by the clock, too: a commit is unseen for `REREAD_S` at most.
 """
 
 import asyncio
@@ -17,8 +20,9 @@ from headrace.runtime.clock import Clock
 
 MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
-PROBE_S = 10.0
-"""How often to ask an idle connection whether it is still there: a peer that vanished does not say so."""
+REREAD_S = 5.0
+"""How often every watch is signalled, whatever was heard: a commit whose process died is then seen.
+The connection is asked first whether it is still there: a peer that vanished does not say so."""
 
 Connect = Callable[[], Awaitable["asyncpg.Connection[asyncpg.Record]"]]
 
@@ -26,11 +30,22 @@ Connect = Callable[[], Awaitable["asyncpg.Connection[asyncpg.Record]"]]
 class Listener:
     """Keeps one listening connection open while somebody watches, and tells the hub what it hears."""
 
-    def __init__(self, channel: str, *, connect: Connect, hub: WatchHub, clock: Clock) -> None:
+    def __init__(
+        self,
+        channel: str,
+        *,
+        connect: Connect,
+        hub: WatchHub,
+        clock: Clock,
+        is_own: Callable[[int], bool] = lambda pid: False,
+        reread_s: float = REREAD_S,
+    ) -> None:
         self._channel = channel
         self._connect = connect
         self._hub = hub
         self._clock = clock
+        self._is_own = is_own
+        self._reread_s = reread_s
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -63,19 +78,22 @@ class Listener:
                 await connection.add_listener(self._channel, self._hear)
                 has_listened = True
                 self._hub.signal_lost()
-                await self._probe(connection, lost)
+                await self._reread(connection, lost)
             finally:
                 connection.terminate()
         return has_listened
 
-    async def _probe(self, connection: "asyncpg.Connection[asyncpg.Record]", lost: asyncio.Event) -> None:
-        """Return, or raise what the driver raises, once the connection is lost."""
+    async def _reread(self, connection: "asyncpg.Connection[asyncpg.Record]", lost: asyncio.Event) -> None:
+        """Signal by the clock. Return, or raise what the driver raises, once the connection is lost."""
         while not lost.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PROBE_S):
+                async with asyncio.timeout(self._reread_s):
                     await lost.wait()
             await connection.execute("SELECT")
+            self._hub.signal_lost()
 
     def _hear(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        if self._is_own(pid):
+            return  # The hub was told at once.
         unit, _, revision = str(payload).rpartition(" ")
         self._hub.signal([unit], int(revision))

@@ -1,8 +1,8 @@
 """Every statement of the engine, and the schema they work on.
 
 Keys are compared byte by byte (`COLLATE "C"`). One statement reads all keys and ranges of a transaction from one
-snapshot, one function writes all of it, takes the revision and notifies: so a transaction takes four round trips,
-begin and lock, read, write, commit.
+snapshot, one function writes all of it and takes the revision: so a transaction takes four round trips, begin and
+lock, read, write, commit. Who has to hear of it is notified afterwards: see `notifying.py`.
 """
 
 import hashlib
@@ -32,13 +32,14 @@ class Statements:
         self.read_range = f"SELECT {_ROW} FROM {kv} WHERE key >= $1 AND key < $2 ORDER BY key LIMIT $3"
         self.read_reverse = self.read_range.replace("ORDER BY key", "ORDER BY key DESC")
         self.read_session_keys = f"SELECT key FROM {kv} WHERE session = $1"
-        self.write = f"SELECT {schema}.write($1, $2, $3, $4, $5, $6, $7)"
+        # It would notify for the units that it is given, inside the transaction; it is given none.
+        self.write = f"SELECT {schema}.write($1, $2, $3, $4, $5, $6, '{{}}')"
         # One statement is one transaction. The row is changed after the lock was taken: if the session was ended
         # while it waited, the row is gone and nothing is returned.
         self.renew = (
             "WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($1::bigint)) "
             f"UPDATE {kv} SET version = nextval('{schema}.revision') FROM locked WHERE key = $2 "
-            f"RETURNING version, pg_notify('{schema}', $3::text || ' ' || version)"
+            "RETURNING version"
         )
         self.lock_schema = f"SELECT pg_advisory_xact_lock({self.lock_id('schema')})"
         self.has_schema = f"SELECT to_regclass('{schema}.about') IS NOT NULL"

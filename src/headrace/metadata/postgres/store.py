@@ -3,14 +3,17 @@
 1. Wait for the units among the transactions of this process, without a connection.
 2. Begin, and take the advisory lock of each unit, in one order for everybody: so nobody waits in a circle.
 3. Read. The statement's snapshot is taken after the locks, so it sees what their last holders wrote.
-4. Decide, write, notify, commit.
+4. Decide, write, commit.
+5. Signal the watches of this process, and let the notifier tell the others.
 
 Row locks would not do: they do not lock rows that are absent, nor ranges. A transaction in a session holds the
 lock of the session's unit in shared mode, so that the session cannot end beside it.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -32,14 +35,20 @@ from headrace.metadata.port import (
     Versioned,
     Watch,
 )
-from headrace.metadata.postgres.connections import PostgresLimits, connect_arguments, open_pool, split_url
+from headrace.metadata.postgres.connections import (
+    PostgresLimits,
+    connect_arguments,
+    open_pool,
+    split_url,
+)
 from headrace.metadata.postgres.failures import CONNECTION_ERRORS, ERRORS, translated
 from headrace.metadata.postgres.listening import Listener
+from headrace.metadata.postgres.notifying import Notifier
 from headrace.metadata.postgres.renewing import PostgresRenewals, renew_on
 from headrace.metadata.postgres.statements import SCHEMA_VERSION, Statements
 from headrace.metadata.postgres.turns import Turns
 from headrace.metadata.session_records import encode_session, ended, new_session_id, session_state
-from headrace.metadata.watching import WatchHub
+from headrace.metadata.watching import LOST, WatchHub
 from headrace.model.ids import SessionId
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
@@ -52,6 +61,14 @@ T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
 
+@dataclass(slots=True)
+class Changes:
+    """What a transaction has written: until its COMMIT has returned, the revision is not known to be there."""
+
+    units: Sequence[Unit] = ()
+    revision: int = LOST
+
+
 class PostgresMetadata:
     """The engine for many hosts; see `port.MetadataStore`. `open` makes one."""
 
@@ -60,6 +77,7 @@ class PostgresMetadata:
         pool: "asyncpg.Pool[asyncpg.Record]",
         statements: Statements,
         listener: Listener,
+        notifier: Notifier,
         *,
         hub: WatchHub,
         rng: Rng,
@@ -70,6 +88,7 @@ class PostgresMetadata:
         self._pool = pool
         self._sql = statements
         self._listener = listener
+        self._notifier = notifier
         self._hub = hub
         self._rng = rng
         self._crash_points = crash_points
@@ -96,15 +115,24 @@ class PostgresMetadata:
         with translated():
             pool = await open_pool(dsn, limits)
         hub = WatchHub()
+        notifier = Notifier(
+            schema, connect=lambda: asyncpg.connect(**connect_arguments(dsn, limits, is_durable=False)), clock=clock
+        )
         listener = Listener(
-            schema, connect=lambda: asyncpg.connect(**connect_arguments(dsn, limits)), hub=hub, clock=clock
+            schema,
+            connect=lambda: asyncpg.connect(**connect_arguments(dsn, limits)),
+            hub=hub,
+            clock=clock,
+            is_own=lambda pid: pid == notifier.pid,
         )
         try:
             await _create_schema(pool, statements)
         except BaseException:
             pool.terminate()
             raise
-        return cls(pool, statements, listener, hub=hub, rng=rng, crash_points=crash_points, limits=limits, dsn=dsn)
+        return cls(
+            pool, statements, listener, notifier, hub=hub, rng=rng, crash_points=crash_points, limits=limits, dsn=dsn
+        )
 
     async def get(self, key: Key) -> Versioned | None:
         found = await self._fetch(self._sql.read_one, keys.check(key))
@@ -124,13 +152,15 @@ class PostgresMetadata:
     ) -> Committed[T]:
         check_reads(units, reads)
 
-        async def body(connection: Connection) -> Committed[T]:
+        async def body(connection: Connection, changes: Changes) -> Committed[T]:
             decision = decide(await self._see(connection, reads, session))
             check_decision(units, decision, has_session=session is not None)
             changed = changed_units(units, decision)
             if not changed:
                 return Committed(decision.result, 0)
-            return Committed(decision.result, await self._write(connection, decision, changed, session))
+            changes.units = changed
+            changes.revision = await self._write(connection, decision, session)
+            return Committed(decision.result, changes.revision)
 
         shared = () if session is None else (keys.unit_of(keys.session(session)),)
         return await self._transact(units, shared, body)
@@ -147,8 +177,9 @@ class PostgresMetadata:
         key = keys.session(session)
         unit = keys.unit_of(key)
 
-        async def body(connection: Connection) -> None:
-            await self._write(connection, Decision(result=None, puts={key: value}), [unit], None)
+        async def body(connection: Connection, changes: Changes) -> None:
+            changes.units = [unit]
+            changes.revision = await self._write(connection, Decision(result=None, puts={key: value}), None)
 
         await self._transact([unit], (), body)
         return session
@@ -156,15 +187,24 @@ class PostgresMetadata:
     async def renew_session(self, session: SessionId) -> None:
         connection = await self._acquire()
         try:
-            await renew_on(connection, self._sql, session)
+            revision = await renew_on(connection, self._sql, session)
         finally:
             await self._release(connection)
+        self._tell_renewed(session, revision)
 
     def renewals(self, *, timeout_ms: int) -> Renewals | None:
         # A server that has gone says nothing, so the driver waits no longer than the server may take.
         limits = self._limits.for_renewals(timeout_ms)
         arguments = {**connect_arguments(self._dsn, limits), "command_timeout": limits.statement_timeout_ms / 1000}
-        return PostgresRenewals(lambda: asyncpg.connect(**arguments), self._sql, check_open=self._check_open)
+        loop = asyncio.get_running_loop()
+
+        def tell(session: SessionId, revision: int) -> None:
+            with contextlib.suppress(RuntimeError):  # The store's own thread has ended before this one.
+                loop.call_soon_threadsafe(self._tell_renewed, session, revision)
+
+        return PostgresRenewals(
+            lambda: asyncpg.connect(**arguments), self._sql, check_open=self._check_open, tell=tell
+        )
 
     async def end_session(self, session: SessionId) -> None:
         await self._end_session(session, None)
@@ -186,15 +226,33 @@ class PostgresMetadata:
             await self._pool.close()
         except ERRORS:
             self._pool.terminate()
+        await self._notifier.close()  # After the pool: what was under way is committed, and others must hear of it.
+
+    def _tell(self, units: Sequence[Unit], revision: int) -> None:
+        """Signal the watches of this process at once, those of others soon."""
+        if units:
+            self._hub.signal(units, revision)
+            self._notifier.note(units, revision)
+
+    def _tell_renewed(self, session: SessionId, revision: int) -> None:
+        self._tell([keys.unit_of(keys.session(session))], revision)
 
     async def _transact(
-        self, units: Sequence[Unit], shared: Sequence[Unit], body: Callable[[Connection], Awaitable[T]]
+        self, units: Sequence[Unit], shared: Sequence[Unit], body: Callable[[Connection, Changes], Awaitable[T]]
     ) -> T:
         script = self._sql.begin(
             {self._sql.lock_id(unit) for unit in units}, {self._sql.lock_id(unit) for unit in shared}
         )
-        async with self._turns.take(units):
-            return await self._transact_in_turn(script, body)
+        changes = Changes()
+        try:
+            async with self._turns.take(units):
+                result = await self._transact_in_turn(script, lambda connection: body(connection, changes))
+        except BaseException:
+            # The commit may have taken effect all the same, and whoever asked for it may be gone.
+            self._tell(changes.units, LOST)
+            raise
+        self._tell(changes.units, changes.revision)
+        return result
 
     async def _transact_in_turn(self, script: str, body: Callable[[Connection], Awaitable[T]]) -> T:
         connection = await self._acquire()
@@ -219,6 +277,7 @@ class PostgresMetadata:
             status = await connection.execute("COMMIT")
         if status != "COMMIT":
             raise Retryable(f"PostgreSQL rolled back where we asked it to commit: {status}")
+        self._crash_points.reach(CrashPoint.METADATA_AFTER_COMMIT)
 
     async def _see(self, connection: Connection, reads: Reads, session: SessionId | None) -> Seen:
         session_key = None if session is None else keys.session(session)
@@ -245,9 +304,7 @@ class PostgresMetadata:
                 del values[session_key]
         return Seen(values, [_in_order(numbered.get(number, []), number) for number in _numbers(reads.ranges)])
 
-    async def _write(
-        self, connection: Connection, decision: Decision[Any], changed: Sequence[Unit], session: SessionId | None
-    ) -> int:
+    async def _write(self, connection: Connection, decision: Decision[Any], session: SessionId | None) -> int:
         # In key order: folding puts thousands of keys at the ends of a hundred runs, and run by run they take less.
         puts, ephemerals = dict(sorted(decision.puts.items())), decision.ephemerals
         with translated():
@@ -260,7 +317,6 @@ class PostgresMetadata:
                     list(ephemerals.values()),
                     session,
                     list(decision.deletes),
-                    list(changed),
                 )
             )
 
@@ -278,7 +334,12 @@ class PostgresMetadata:
         raise Retryable(f"session {session} got ephemeral keys faster than it could be ended: try again")
 
     async def _end_locked(
-        self, session: SessionId, version: int | None, units: Sequence[Unit], connection: Connection
+        self,
+        session: SessionId,
+        version: int | None,
+        units: Sequence[Unit],
+        connection: Connection,
+        changes: Changes,
     ) -> bool | None:
         """Return `None` if the session got keys in other units before its own unit was locked."""
         key = keys.session(session)
@@ -289,7 +350,8 @@ class PostgresMetadata:
             owned = [found for (found,) in await connection.fetch(self._sql.read_session_keys, session)]
         if not {keys.unit_of(found) for found in owned} <= set(units):
             return None
-        await self._write(connection, Decision(result=None, deletes=[key, *owned]), units, None)
+        changes.units = units
+        changes.revision = await self._write(connection, Decision(result=None, deletes=[key, *owned]), None)
         return True
 
     async def _fetch(self, statement: str, *arguments: object) -> list[Any]:

@@ -212,6 +212,7 @@ class GroupWriter:
         except apsw.Error as error:
             raise translate_commit(error, self._path) from error
         if has_written:
+            self._crash_points.reach(CrashPoint.METADATA_AFTER_COMMIT)
             self._on_committed()
 
     def _roll_back(self) -> None:

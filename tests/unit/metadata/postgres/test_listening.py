@@ -1,4 +1,4 @@
-"""A server that lets us in but not listen is not asked again and again without a pause."""
+"""Listening: a server that refuses it is not asked without a pause, and watches are signalled by the clock, too."""
 
 import asyncio
 from collections.abc import Callable
@@ -56,3 +56,28 @@ async def test_the_pause_grows_until_it_comes_to_listening() -> None:
     assert len(clock.slept_s) == TRIES
     assert clock.slept_s[:3] == [MIN_BACKOFF_S, 2 * MIN_BACKOFF_S, 4 * MIN_BACKOFF_S]
     assert clock.slept_s[-1] == MAX_BACKOFF_S
+
+
+class Silent(Refusing):
+    """A connection on which nothing is ever heard."""
+
+    async def add_listener(self, channel: str, callback: object) -> None:
+        return None
+
+    async def execute(self, query: str) -> None:
+        return None
+
+
+async def test_every_watch_is_signalled_by_the_clock() -> None:
+    """A process may have died between its commit and its notification."""
+
+    async def connect() -> Any:
+        return Silent()
+
+    hub = WatchHub()
+    watch = hub.watch("/a/")
+    listener = Listener("channel", connect=connect, hub=hub, clock=SystemClock(), reread_s=0.001)
+    listener.start()
+    for _ in range(5):
+        assert (await watch.wait()).revision == 0
+    await listener.close()

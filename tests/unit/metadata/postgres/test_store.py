@@ -102,6 +102,77 @@ async def test_a_connection_lost_in_commit_has_an_unknown_outcome(open_store: Op
     assert await eventually(store) in (1, 2)
 
 
+async def test_a_commit_of_unknown_outcome_is_signalled_all_the_same(
+    open_store: OpenStore, admin: Connection
+) -> None:
+    store, other = await open_store(), await open_store()
+    watches = [handle.watch(DOMAIN.unit) for handle in (store, other)]
+    for watch in watches:
+        await quiet(watch)
+
+    async def unknown(connection: Connection) -> None:
+        await connection.execute("COMMIT")
+        raise OutcomeUnknown("the answer was lost")
+
+    store._commit = unknown  # type: ignore[method-assign,assignment]
+    with pytest.raises(OutcomeUnknown):
+        await put(store, a=b"1")
+    for watch in watches:
+        async with asyncio.timeout(LIMIT_S):
+            assert (await watch.wait()).revision == 0, "nobody knows which revision it had"
+        watch.close()
+
+
+async def test_no_transaction_notifies(open_store: OpenStore, admin: Connection, schema: str) -> None:
+    """PostgreSQL commits those that do one after another, in the whole database."""
+    store = await open_store()
+    store._notifier._connect = asyncio.Event().wait  # type: ignore[assignment]
+    heard: asyncio.Queue[object] = asyncio.Queue()
+    await admin.add_listener(schema, lambda _connection, _pid, _channel, payload: heard.put_nowait(payload))
+    session = await store.open_session(timeout_ms=60_000)
+    await store.renew_session(session)
+    renewals = store.renewals(timeout_ms=60_000)
+    assert renewals is not None
+    await renewals.renew(session)
+    await renewals.close()
+    await increment(store)
+    await store.end_session(session)
+    await admin.execute(f"SELECT pg_notify('{schema}', 'last')")
+    async with asyncio.timeout(LIMIT_S):
+        assert await heard.get() == "last"
+
+
+async def test_closing_sends_what_was_committed_last(open_store: OpenStore, admin: Connection, schema: str) -> None:
+    heard: asyncio.Queue[object] = asyncio.Queue()
+    await admin.add_listener(schema, lambda _connection, _pid, _channel, payload: heard.put_nowait(payload))
+    store = await open_store()
+    revision = await put(store, a=b"1")
+    await store.close()
+    async with asyncio.timeout(LIMIT_S):
+        assert await heard.get() == f"{DOMAIN.unit} {revision}"
+
+
+async def test_a_watch_does_not_hear_its_own_handle_twice(open_store: OpenStore) -> None:
+    store, other = await open_store(), await open_store()
+    watch, elsewhere = store.watch(DOMAIN.unit), other.watch(DOMAIN.unit)
+    await quiet(watch)
+    await quiet(elsewhere)
+    heard: list[int] = []
+    store._listener._hub = SimpleNamespace(signal=lambda units, revision: heard.append(revision))  # type: ignore[assignment]
+    revision = await put(store, a=b"1")
+    async with asyncio.timeout(LIMIT_S):
+        assert (await watch.wait()).revision == revision
+        assert (await elsewhere.wait()).revision == revision
+    marker = await put(other, a=b"2")
+    async with asyncio.timeout(LIMIT_S):
+        while marker not in heard:
+            await asyncio.sleep(0.01)
+    assert heard == [marker], "what this handle sent came back before, and was passed over"
+    store._listener._hub = store._hub
+    watch.close()
+    elsewhere.close()
+
+
 async def test_watches_survive_the_loss_of_the_listening_connection(open_store: OpenStore, admin: Connection) -> None:
     store, other = await open_store(), await open_store()
     watch = store.watch(DOMAIN.unit)
