@@ -69,6 +69,7 @@ GROUP_CONFIGS = ROOT + "group-configs/"
 MAX_ESCAPED_BYTES = 512
 MAX_REMEMBERED_STREAMS = 100_000
 _DIGITS = 20
+_GROUP_UNIT = re.compile(rf"{ROOT}d/\d+/groups/[^/]+/")
 _UNIT = re.compile(rf"{ROOT}(?:(?:sessions|leases)/[^/]+|d/\d+/(?:groups/[^/]+/)?)")
 
 
@@ -94,6 +95,11 @@ def unit_of(key: Key) -> Unit:
     """Return the lock unit that a key belongs to."""
     found = _UNIT.match(key)
     return REGISTRY if found is None else Unit(found.group())
+
+
+def is_group_unit(unit: Unit) -> bool:
+    """Return whether a unit is a consumer group's."""
+    return _GROUP_UNIT.fullmatch(unit) is not None
 
 
 def check(key: Key) -> Key:

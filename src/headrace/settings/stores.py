@@ -73,9 +73,9 @@ class MetadataSettings:
         int,
         Setting(
             "postgres.pool.size",
-            8,
+            10,
             Whole(minimum=2, maximum=1000),
-            "Connections that one broker uses for transactions, beside three of its own; raise it if they wait.",
+            "Connections for transactions, two of them never for groups; each broker has three more for itself.",
             unit="connections",
         ),
     ]

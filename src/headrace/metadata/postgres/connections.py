@@ -26,7 +26,7 @@ class PostgresLimits:
     takes the lock from a paused holder (2 s), and both happen in less than half a session.
     """
 
-    pool_size: int = 8
+    pool_size: int = 10
     lock_timeout_ms: int = 1_500
     idle_in_transaction_timeout_ms: int = 2_000
     statement_timeout_ms: int = 15_000

@@ -95,7 +95,7 @@ class PostgresMetadata:
         self._limits = limits
         self._dsn = dsn
         self._acquire_timeout_s = limits.connect_timeout_s
-        self._turns = Turns(limit_s=limits.answer_timeout_s)
+        self._turns = Turns(limit_s=limits.answer_timeout_s, pool_size=limits.pool_size)
         self._is_closed = False
 
     @classmethod
