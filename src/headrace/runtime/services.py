@@ -2,9 +2,10 @@
 
 A `Ticker` does one thing again and again, a `Follower` goes on for ever. What they may raise, and what happens then:
 - a `HeadraceError`: expected. It is counted and logged in one line that says what to do, and the service tries again,
-  after pauses that grow while it goes on failing. `Fenced` is one of these: somebody else did this piece of work, or
-  the session is gone. Whether this broker must begin a new incarnation is not for a service to say
-  (`produce/incarnations.py` watches the session and the writer).
+  after pauses that grow up to a few seconds. While it goes on failing, the log has a line for the failures number
+  1, 2, 4, 8 and so on. `Fenced` is one of these: somebody else did this piece of work, or the session is gone.
+  Whether this broker must begin a new incarnation is not for a service to say (`produce/incarnations.py` watches the
+  session and the writer).
 - `Unusable`: a store cannot be trusted in this process. The service ends, and `wait` raises.
 - anything else is a mistake of ours: the service ends, loudly, and `wait` raises. So does a cancellation that
   nobody here asked for, because a service that is gone without a word is worse than one that has failed.
@@ -41,9 +42,9 @@ FOLLOW_AGAIN_S = 0.5
 FOLLOW_WELL_S = 60.0
 """A follower that went on for this long, in seconds, is well: its next failure counts as the first one again."""
 
-MAX_BACKOFF_S = 60.0
-"""The longest pause after failures, in seconds, unless the interval itself is longer. It spares a store that is away,
-and the reader of the log."""
+MAX_BACKOFF_S = 5.0
+"""The longest pause after failures, in seconds, unless the interval itself is longer. A store that has returned must
+be noticed soon: ten seconds after a fault has passed everything goes on, and one more try may be needed for that."""
 
 MAX_DOUBLINGS = 16
 
@@ -131,7 +132,8 @@ class _Runner:
 
     def _note_failure(self, event: str, error: HeadraceError, failures: int) -> None:
         self._ticks["failed"].inc()
-        self._log.warning(event, error=error, failures=failures, advice=advice(error))
+        if is_worth_a_line(failures):
+            self._log.warning(event, error=error, failures=failures, advice=advice(error))
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -154,6 +156,11 @@ def backoff_s(first_s: float, failures: int) -> float:
     """Return the pause after so many failures in a row: `first_s` after one, and twice as long for each more."""
     doubled_s = first_s * (1 << min(failures - 1, MAX_DOUBLINGS))
     return min(doubled_s, max(first_s, MAX_BACKOFF_S))
+
+
+def is_worth_a_line(failures: int) -> bool:
+    """Say whether this one of many failures in a row is logged: the first, and each that doubles their number."""
+    return failures & (failures - 1) == 0
 
 
 class Ticker(_Runner):

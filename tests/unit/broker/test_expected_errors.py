@@ -66,6 +66,7 @@ async def test_every_service_meets_every_expected_error_and_the_broker_serves_on
     monkeypatch.setattr(Follower, "__init__", follower)
     monkeypatch.setattr(services, "FOLLOW_AGAIN_S", TICK_MS / 1000)
     monkeypatch.setattr(services, "MAX_BACKOFF_S", TICK_MS / 1000)
+    monkeypatch.setattr(services, "is_worth_a_line", lambda failures: True)
     kit = Kit(tmp_path)
     async with kit.serving() as client:
         async with asyncio.timeout(PATIENCE_S):

@@ -151,8 +151,8 @@ async def test_an_error_that_the_shape_cannot_answer_for_ends_the_service_loudly
 
 
 def test_pauses_grow_while_failures_go_on_and_have_a_limit() -> None:
-    assert [backoff_s(1, failures) for failures in (1, 2, 3, 4)] == [1, 2, 4, 8]
-    assert backoff_s(1, 1000) == MAX_BACKOFF_S
+    assert [backoff_s(1, failures) for failures in (1, 2, 3, 4)] == [1, 2, 4, MAX_BACKOFF_S]
+    assert backoff_s(1, 1000) == MAX_BACKOFF_S <= 5, "a fault that has passed is noticed within seconds"
     assert backoff_s(600, 5) == 600, "an interval that is longer than any back-off stays what it is"
 
 
@@ -163,10 +163,33 @@ async def test_ticks_that_go_on_failing_come_less_and_less_often_until_one_succe
     await bench.clock.advance(30)
     await ticker.stop()
     pauses = [b - a for a, b in zip(bench.ticked_at, bench.ticked_at[1:], strict=False)]
-    for pause, planned in zip(pauses[:5], [1, 2, 4, 8, 1], strict=True):
+    for pause, planned in zip(pauses[:5], [1, 2, 4, MAX_BACKOFF_S, 1], strict=True):
         assert planned * (1 - JITTER) <= pause <= planned * (1 + JITTER)
-    assert [line["failures"] for line in bench.logged()] == [1, 2, 3, 4]
+    assert [line["failures"] for line in bench.logged()] == [1, 2, 4]
     await ticker.wait()
+
+
+async def test_failures_that_go_on_for_an_hour_have_few_lines_in_the_log(bench: Bench) -> None:
+    async def follow() -> None:
+        raise Retryable("the store is away")
+
+    follower = bench.follower(follow)
+    await follower.start()
+    await bench.clock.advance(3600)
+    await follower.stop()
+    assert bench.count("failed") >= 3600 / MAX_BACKOFF_S, "it goes on trying all the time"
+    assert [line["failures"] for line in bench.logged()] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+async def test_a_failure_after_a_success_has_a_line_again(bench: Bench) -> None:
+    bench.failures += [Retryable("away")] * 3
+    ticker = bench.ticker()
+    await ticker.start()
+    await bench.clock.advance(20)
+    bench.failures += [Retryable("away again")]
+    await bench.clock.advance(5)
+    await ticker.stop()
+    assert [line["failures"] for line in bench.logged()] == [1, 2, 1]
 
 
 async def test_follower_that_went_on_for_long_pauses_briefly_after_its_next_failure(bench: Bench) -> None:
