@@ -23,7 +23,9 @@ from headrace.settings import Settings
 from headrace.settings.units import MINUTE_MS
 from headrace.topics.directory import TopicDirectory
 
-GROUPS_PER_TICK = 500
+GROUPS_PER_TICK = 200
+"""How many groups one step of a round reads. A round over 100,000 groups has 500 steps and takes a few minutes."""
+
 LONE_LEASE_MS = 600_000
 """How long the lease of a deleted group is kept: longer than anything that was sent under it can be on its way."""
 

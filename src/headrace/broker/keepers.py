@@ -29,9 +29,14 @@ FOLD_STEPS_PER_TICK = 16
 ENTRIES_PER_TRIM = 300
 DELETED_TOPICS_PER_TICK = 20
 REMOVALS_PER_TICK = 400
-STREAMS_PER_EXPIRY = 50
-PRODUCERS_PER_STEP = 200
-SINKS_PER_STEP = 200
+STREAMS_PER_EXPIRY = 500
+"""Of how many streams one step of a round reads the producers. A round over 100,000 streams takes about a minute."""
+
+PRODUCERS_PER_STEP = 500
+"""How many producers one step reads, and one transaction forgets at most. Each has a few hundred bytes."""
+
+SINKS_PER_STEP = 50
+"""How many sinks, and how many writes, one transaction reads. A sink has up to half a MiB of ranges."""
 
 FOLD_INTERVAL_MS = 200
 COLLECT_INTERVAL_MS = 5_000
@@ -44,6 +49,14 @@ RETAIN_INTERVAL_MS = 1_000
 TRIM_INTERVAL_MS = 1_000
 SEAL_INTERVAL_MS = 1_000
 EXPIRE_INTERVAL_MS = 30_000
+"""How long after one round over all sinks and their writes the next one begins; over producers, at least."""
+
+PRODUCER_ROUNDS = 24
+"""How many rounds over all producers there are while one expires: it is forgotten late by a part of that time."""
+
+MAX_PRODUCER_INTERVAL_MS = 3_600_000
+"""How long after one round over all producers the next one begins, at most."""
+
 GROUPS_IDLE_INTERVAL_MS = 5_000
 GAUGES_INTERVAL_MS = 1_000
 LAG_INTERVAL_MS = 10_000
@@ -64,6 +77,11 @@ def keepers(
         *making.group_keepers(),
         *making.meters(),
     ]
+
+
+def producer_interval_ms(expiration_ms: int) -> int:
+    """Return how long after one round over all producers the next one begins."""
+    return max(EXPIRE_INTERVAL_MS, min(expiration_ms // PRODUCER_ROUNDS, MAX_PRODUCER_INTERVAL_MS))
 
 
 class _Making:
@@ -165,8 +183,13 @@ class _Making:
             metrics=SinkMetrics(self._runtime.metrics),
         )
         return [
-            self.ticker("producer-expirer", producers.tick, EXPIRE_INTERVAL_MS),
-            self.ticker("sink-expirer", sinks.tick, EXPIRE_INTERVAL_MS),
+            self.ticker(
+                "producer-expirer",
+                producers.tick,
+                producer_interval_ms(self._settings.topics.producer_id_expiration_ms),
+                goes_on=lambda: not producers.is_round_over,
+            ),
+            self.ticker("sink-expirer", sinks.tick, EXPIRE_INTERVAL_MS, goes_on=lambda: not sinks.is_round_over),
         ]
 
     def group_keepers(self) -> list[Service]:
@@ -175,7 +198,7 @@ class _Making:
         interval_ms = self._settings.groups.offsets_retention_check_interval_ms
         return [
             self.ticker("group-idler", self._parts.seats.tick, GROUPS_IDLE_INTERVAL_MS),
-            self.ticker("group-keeper", keeper.tick, interval_ms),
+            self.ticker("group-keeper", keeper.tick, interval_ms, goes_on=lambda: not keeper.is_round_over),
             self.ticker("group-patterns", self._parts.topic_news.tick, GROUPS_IDLE_INTERVAL_MS),
         ]
 
@@ -255,7 +278,13 @@ class _Making:
         return Follower(name, follow, clock=self._runtime.clock, log=self._runtime.log, metrics=self._metrics)
 
     def ticker(
-        self, name: str, tick: Callable[[], Awaitable[object]], interval_ms: int, *, breaks_off: bool = False
+        self,
+        name: str,
+        tick: Callable[[], Awaitable[object]],
+        interval_ms: int,
+        *,
+        breaks_off: bool = False,
+        goes_on: Callable[[], bool] = lambda: False,
     ) -> Ticker:
         """Return a service that does something every now and then."""
         return Ticker(
@@ -267,4 +296,5 @@ class _Making:
             log=self._runtime.log,
             metrics=self._metrics,
             breaks_off=breaks_off,
+            goes_on=goes_on,
         )

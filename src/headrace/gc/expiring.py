@@ -2,27 +2,42 @@
 
 Commits treat an expired producer as absent already; this only frees the space. See `index/trim.py` for the rule. What
 sinks are forgotten by is in `index/sinks.py`.
+
+Both walk in rounds, and a tick is one step of a round. What there is to forget is looked for in plain reads: where
+there is nothing, nobody's commit waits for a transaction.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
-from headrace.errors import HeadraceError
+from headrace.errors import Corrupt
 from headrace.index.sinks import expire_sinks, expire_writes
-from headrace.index.trim import expire_producers
-from headrace.index.values import SINK_WRITE, SinkWrite
+from headrace.index.trim import forget_producers, is_silent
+from headrace.index.values import PRODUCER_STATE, SINK_WRITE, SinkWrite
 from headrace.metadata.keys import DomainKeys, prefix_range
-from headrace.metadata.port import Key, MetadataStore
+from headrace.metadata.port import Key, MetadataStore, Versioned
 from headrace.model.ids import StreamId
 from headrace.runtime.metrics import Metrics
 
 MAX_SHOWN_WRITES = 1_000
 
 
-class ProducerExpirer:
-    """Walks the streams of this broker's topics, some per tick, round and round. Any number of brokers may do it.
+@dataclass(slots=True)
+class _Looked:
+    """What one step has found: who is silent, what is damaged, how many streams were seen to their end."""
 
-    It goes by a time that all brokers agree on (`clocks.py`), and rests while there is none: one clock that is ahead
-    would forget producers that are alive, and their retries would be appended twice.
+    silent: list[Key] = field(default_factory=list)
+    damaged: list[Corrupt] = field(default_factory=list)
+    ended_streams: int = 0
+    after: Key | None = None
+
+
+class ProducerExpirer:
+    """Walks the streams of this broker's topics in rounds. Any number of brokers may do it.
+
+    A tick looks at some streams, and at some producers of them; one transaction forgets those that are silent. It
+    goes by the time that all brokers agreed on when the round began (`clocks.py`), and rests while there is none: one
+    clock that is ahead would forget producers that are alive, and their retries would be appended twice.
     """
 
     def __init__(
@@ -43,48 +58,63 @@ class ProducerExpirer:
         self._expiration_ms = expiration_ms
         self._streams_per_tick = streams_per_tick
         self._producers_per_step = producers_per_step
+        self._now_ms = 0
         self._ahead: list[StreamId] = []
         self._after: Key | None = None
 
-    async def tick(self) -> int:
-        """Look at the next streams, or at the rest of a large one; return how many producers were forgotten.
+    @property
+    def is_round_over(self) -> bool:
+        """Whether the next tick begins with the first stream again."""
+        return not self._ahead
 
-        A stream that fails holds up no other; the first failure is raised in the end.
+    async def tick(self) -> int:
+        """Make the next step; return how many producers were forgotten.
+
+        A producer whose state is damaged holds up no other; the first damage is raised in the end.
         """
-        now_ms = await self._agreed_ms()
-        if now_ms is None:
-            return 0
+        if not self._ahead:
+            now_ms = await self._agreed_ms()
+            if now_ms is None:
+                return 0
+            self._now_ms = now_ms
+            self._ahead = list(reversed(self._streams()))
+        looked = await self._look()
         forgotten = 0
-        failures: list[HeadraceError] = []
-        for _ in range(self._streams_per_tick):
-            if not self._ahead:
-                self._ahead = sorted(self._streams(), reverse=True)
-                if not self._ahead:
-                    break
-            try:
-                forgotten += await self._step(self._ahead[-1], now_ms)
-            except HeadraceError as error:
-                failures.append(error)
-                self._ahead.pop()
-                self._after = None
-        if failures:
-            raise failures[0]
+        if looked.silent:
+            rule = forget_producers(self._keys, looked.silent, now_ms=self._now_ms, expiration_ms=self._expiration_ms)
+            forgotten = await rule.apply(self._metadata)
+        # Only now: a step that failed is made again.
+        del self._ahead[len(self._ahead) - looked.ended_streams :]
+        self._after = looked.after
+        if looked.damaged:
+            raise looked.damaged[0]
         return forgotten
 
-    async def _step(self, stream: StreamId, now_ms: int) -> int:
-        rule = expire_producers(
-            self._keys,
-            stream,
-            now_ms=now_ms,
-            expiration_ms=self._expiration_ms,
-            max_keys=self._producers_per_step,
-            after=self._after,
-        )
-        step = await rule.apply(self._metadata)
-        self._after = step.next_after
-        if step.next_after is None:
-            self._ahead.pop()
-        return step.expired_count
+    async def _look(self) -> _Looked:
+        """Read the producers of the next streams, as many as one step may have."""
+        looked = _Looked(after=self._after)
+        room = self._producers_per_step
+        for stream in self._ahead[: -self._streams_per_tick - 1 : -1]:
+            prefix = self._keys.producers_prefix(stream)
+            page = await self._metadata.range(prefix_range(prefix, limit=room, after=looked.after))
+            for item in page:
+                self._look_at(item, looked)
+            if len(page) == room:
+                looked.after = page[-1].key
+                break
+            looked.after = None
+            looked.ended_streams += 1
+            room -= len(page)
+        return looked
+
+    def _look_at(self, item: Versioned, looked: _Looked) -> None:
+        try:
+            state = PRODUCER_STATE.decode(item.value, item.key)
+        except Corrupt as error:
+            looked.damaged.append(error)
+            return
+        if is_silent(state, now_ms=self._now_ms, expiration_ms=self._expiration_ms):
+            looked.silent.append(item.key)
 
 
 class SinkMetrics:
@@ -111,10 +141,10 @@ class SinkMetrics:
 
 
 class SinkExpirer:
-    """Walks the sinks and their writes, a page of each per tick, round and round. Any number of brokers may do it.
+    """Walks the sinks and their writes in rounds, a page of each per tick. Any number of brokers may do it.
 
-    It goes by a time that all brokers agree on (`clocks.py`), and rests while there is none: a sink that is forgotten
-    early would append a repeated batch once more.
+    It goes by the time that all brokers agreed on when the round began (`clocks.py`), and rests while there is none:
+    a sink that is forgotten early would append a repeated batch once more.
     """
 
     def __init__(
@@ -133,27 +163,48 @@ class SinkExpirer:
         self._expiration_ms = expiration_ms
         self._sinks_per_step = sinks_per_step
         self._metrics = metrics
+        self._now_ms: int | None = None
         self._after_write: Key | None = None
         self._after_sink: Key | None = None
 
+    @property
+    def is_round_over(self) -> bool:
+        """Whether the next tick begins with the first sink and the first write again."""
+        return self._after_write is None and self._after_sink is None
+
     async def tick(self) -> int:
         """Look at the next page; return how many sinks were forgotten and writes ended."""
-        now_ms, limit = await self._agreed_ms(), self._sinks_per_step
-        if now_ms is None:
+        is_first = self.is_round_over
+        if is_first:
+            self._now_ms = await self._agreed_ms()
+        if self._now_ms is None:
             return 0
-        writes = expire_writes(self._keys, now_ms=now_ms, max_keys=limit, after=self._after_write)
-        ended = await writes.apply(self._metadata)
-        self._after_write = ended.next_after
-        sinks = expire_sinks(
-            self._keys, now_ms=now_ms, expiration_ms=self._expiration_ms, max_keys=limit, after=self._after_sink
-        )
-        forgotten = await sinks.apply(self._metadata)
-        self._after_sink = forgotten.next_after
+        ended = await self._end_writes(self._now_ms) if is_first or self._after_write is not None else 0
+        forgotten = await self._forget_sinks(self._now_ms) if is_first or self._after_sink is not None else 0
         if self._metrics is not None:
-            self._metrics.expired.inc(ended.expired_count)
-            self._metrics.forgotten.inc(forgotten.expired_count)
-            self._metrics.show(await self._live_writes(), now_ms)
-        return ended.expired_count + forgotten.expired_count
+            self._metrics.expired.inc(ended)
+            self._metrics.forgotten.inc(forgotten)
+            if self.is_round_over:
+                self._metrics.show(await self._live_writes(), self._now_ms)
+        return ended + forgotten
+
+    async def _end_writes(self, now_ms: int) -> int:
+        limit, after = self._sinks_per_step, self._after_write
+        step = await expire_writes(self._keys, now_ms=now_ms, max_keys=limit, after=after).apply(self._metadata)
+        self._after_write = step.next_after
+        return step.expired_count
+
+    async def _forget_sinks(self, now_ms: int) -> int:
+        rule = expire_sinks(
+            self._keys,
+            now_ms=now_ms,
+            expiration_ms=self._expiration_ms,
+            max_keys=self._sinks_per_step,
+            after=self._after_sink,
+        )
+        step = await rule.apply(self._metadata)
+        self._after_sink = step.next_after
+        return step.expired_count
 
     async def _live_writes(self) -> list[SinkWrite]:
         found = await self._metadata.range(prefix_range(self._keys.sink_writes_prefix, limit=MAX_SHOWN_WRITES))

@@ -1,7 +1,9 @@
 """Forget what nobody will ask for: offsets of groups long empty, offsets of deleted topics, groups with nothing left.
 
-Every broker walks over all groups, a page per tick, and acts for those that are its business. What goes is decided
-inside a transaction that reads it again, so an offset that was committed meanwhile stays.
+Every broker walks over all groups in rounds, and acts for those that are its business. A tick is one small step of a
+round, bounded by the keys that it reads: of a group with very many offsets it sees a part, and the next tick goes on
+there. What goes is decided inside a transaction that reads it again, so an offset that was committed meanwhile stays;
+where nothing seems to have to go, there is no transaction.
 
 Must stay true:
 - An offset expires only when its group has no members, and both the last member and the last commit are older
@@ -11,15 +13,16 @@ Must stay true:
 - A group's head goes only while we hold its lease, so no coordinator believes in a group that is gone.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.errors import Fenced
+from headrace.errors import Fenced, HeadraceError
 from headrace.groups.records import GROUP_HEAD, OFFSET_RECORD, GroupHead, OffsetRecord
 from headrace.groups.store import GroupFacts, delete_group, walk
 from headrace.metadata.keys import DomainKeys, GroupKeys, prefix_range
 from headrace.metadata.leases import LEASE_CODEC, LeaseHeld, release, take
-from headrace.metadata.port import Decision, Key, MetadataStore, Range, Reads, Seen, Unit
+from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen, Unit, Versioned
 from headrace.model.ids import SessionId
 from headrace.model.topics import TopicId
 from headrace.runtime.clock import Clock
@@ -27,6 +30,13 @@ from headrace.runtime.crash_points import CrashPoints
 from headrace.topics.directory import TopicDirectory
 
 OFFSETS_PER_STEP = 500
+"""How many offsets one transaction reads and may delete. Each has a few KiB of a client's metadata at most."""
+
+KEYS_PER_TICK = 2_000
+"""How many groups and offsets one tick reads, about: some ten milliseconds of the store's time."""
+
+MAX_FAILURES_PER_TICK = 3
+"""After so many groups that failed the tick ends: the store may be away."""
 
 MAX_LONE_LEASES = 100_000
 """How many leases without a group are remembered until they are old enough to go."""
@@ -34,11 +44,23 @@ MAX_LONE_LEASES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLimits:
-    """How long offsets are kept, how many groups one tick looks at, and how long a lease outlives its group."""
+    """How long offsets are kept, how much one tick looks at, and how long a lease outlives its group."""
 
     retention_ms: int
     groups_per_tick: int
     lone_lease_ms: int
+    keys_per_tick: int = KEYS_PER_TICK
+
+
+@dataclass(slots=True)
+class _Tidying:
+    """A group that is being looked at: how far, and what went and stayed of its offsets so far."""
+
+    head: GroupHead
+    keys: GroupKeys
+    after: Key | None = None
+    removed: int = 0
+    left: int = 0
 
 
 class GroupKeeper:
@@ -65,45 +87,77 @@ class GroupKeeper:
         self._crash_points = crash_points
         self._limits = limits
         self._after: str | None = None
+        self._ahead: deque[GroupFacts] = deque()
+        self._tidying: _Tidying | None = None
         self._lone_since: dict[str, float] = {}
 
+    @property
+    def is_round_over(self) -> bool:
+        """Whether the next tick begins with the first group again."""
+        return self._after is None and not self._ahead and self._tidying is None
+
     async def tick(self) -> int:
-        """Look at the next page of groups and return how many offsets went."""
+        """Make the next step and return how many offsets went.
+
+        A group that fails holds up no other; the first failure is raised in the end.
+        """
+        if not self._ahead and self._tidying is None:
+            await self._read_page()
+        removed, keys_left = 0, self._limits.keys_per_tick
+        failures: list[HeadraceError] = []
+        while keys_left > 0 and len(failures) < MAX_FAILURES_PER_TICK:
+            try:
+                if self._tidying is not None:
+                    seen, went = await self._tidy_page(self._tidying)
+                    keys_left, removed = keys_left - seen, removed + went
+                elif self._ahead:
+                    keys_left -= 1
+                    await self._begin(self._ahead.popleft())
+                else:
+                    break
+            except HeadraceError as error:
+                failures.append(error)
+                self._tidying = None  # its next turn is in the next round
+        if failures:
+            raise failures[0]
+        return removed
+
+    async def _read_page(self) -> None:
         limit = self._limits.groups_per_tick
         page = await walk(self._store, self._keys, after=self._after, limit=limit)
         self._after = page[-1].prefix if len(page) == limit else None
-        removed = 0
-        for facts in page:
-            if facts.head is None:
-                await self._forget_lease(facts)
-                continue
-            self._lone_since.pop(facts.prefix, None)
-            if self._answers_for(facts):
-                removed += await self._tidy(facts.head)
-        return removed
+        self._ahead.extend(page)
 
-    async def _tidy(self, head: GroupHead) -> int:
-        """Remove what can go of one group, and the group itself if that was all it had."""
-        keys = self._keys.group(head.group_id)
-        removed, left = 0, 0
-        after: Key | None = None
-        while True:
-            page = prefix_range(keys.offsets_prefix, limit=OFFSETS_PER_STEP, after=after)
-            rows = await self._store.range(page)
-            if not rows:
-                break
-            gone = await self._deleted_topics({keys.partition_of(row.key)[0] for row in rows})
-            went = await self._remove(keys, page, gone)
-            removed, left = removed + went, left + len(rows) - went
-            after = rows[-1].key
-            if len(rows) < OFFSETS_PER_STEP:
-                break
-        is_old = head.empty_since_ms is not None and (
-            removed > 0 or self._clock.now_ms() - head.empty_since_ms >= self._limits.retention_ms
+    async def _begin(self, facts: GroupFacts) -> None:
+        """Turn to a group, if it is our business; what has no head is a lease that may have to go."""
+        if facts.head is None:
+            await self._forget_lease(facts)
+            return
+        self._lone_since.pop(facts.prefix, None)
+        if self._answers_for(facts):
+            self._tidying = _Tidying(facts.head, self._keys.group(facts.head.group_id))
+
+    async def _tidy_page(self, tidying: _Tidying) -> tuple[int, int]:
+        """Remove what can go of some offsets, and with the last of them the group itself if that was all it had.
+
+        Return how many offsets were there, and how many went.
+        """
+        page = prefix_range(tidying.keys.offsets_prefix, limit=OFFSETS_PER_STEP, after=tidying.after)
+        rows = await self._store.range(page)
+        went = await self._remove(tidying, rows)
+        tidying.removed += went
+        tidying.left += len(rows) - went
+        if len(rows) == OFFSETS_PER_STEP:
+            tidying.after = rows[-1].key
+            return len(rows), went
+        self._tidying = None
+        empty_since_ms = tidying.head.empty_since_ms
+        is_old = empty_since_ms is not None and (
+            tidying.removed > 0 or self._clock.now_ms() - empty_since_ms >= self._limits.retention_ms
         )
-        if left == 0 and is_old:
-            await self._remove_group(keys)
-        return removed
+        if tidying.left == 0 and is_old:
+            await self._remove_group(tidying.keys)
+        return len(rows), went
 
     async def _deleted_topics(self, topic_ids: set[TopicId]) -> set[TopicId]:
         if all(self._topics.get_by_id(topic_id) is not None for topic_id in topic_ids):
@@ -111,21 +165,28 @@ class GroupKeeper:
         await self._topics.refresh()
         return {topic_id for topic_id in topic_ids if self._topics.get_by_id(topic_id) is None}
 
-    async def _remove(self, keys: GroupKeys, page: Range, gone: set[TopicId]) -> int:
-        """Delete the offsets of one page that have expired or whose topic is gone, as they are by now."""
+    async def _remove(self, tidying: _Tidying, rows: Sequence[Versioned]) -> int:
+        """Delete the offsets among these that have expired or whose topic is gone, as they are by now."""
+        keys = tidying.keys
         now_ms, retention_ms = self._clock.now_ms(), self._limits.retention_ms
+        gone = await self._deleted_topics({keys.partition_of(row.key)[0] for row in rows})
+
+        def is_doomed(row: Versioned, head: GroupHead | None) -> bool:
+            return keys.partition_of(row.key)[0] in gone or _has_expired(
+                head, OFFSET_RECORD.decode(row.value, row.key), now_ms, retention_ms
+            )
+
+        doomed = [row.key for row in rows if is_doomed(row, tidying.head)]
+        if not doomed:
+            return 0
 
         def decide(seen: Seen) -> Decision[int]:
             head = GROUP_HEAD.seen(seen, keys.head)
-            doomed = [
-                row.key
-                for row in seen.ranges[0]
-                if keys.partition_of(row.key)[0] in gone
-                or _has_expired(head, OFFSET_RECORD.decode(row.value, row.key), now_ms, retention_ms)
-            ]
-            return Decision(result=len(doomed), deletes=doomed)
+            found = [row for key in doomed if (row := seen.values.get(key)) is not None]
+            deletes = [row.key for row in found if is_doomed(row, head)]
+            return Decision(result=len(deletes), deletes=deletes)
 
-        return (await self._store.transact([keys.unit], Reads(keys=[keys.head], ranges=[page]), decide)).result
+        return (await self._store.transact([keys.unit], Reads(keys=[keys.head, *doomed]), decide)).result
 
     async def _remove_group(self, keys: GroupKeys) -> None:
         """Delete a group that has neither members nor offsets, unless somebody coordinates it."""

@@ -18,6 +18,7 @@ from headrace.index.values import (
     STREAM_HEAD,
     DomainState,
     IndexEntry,
+    ProducerState,
 )
 from headrace.metadata.keys import DomainKeys, prefix_range
 from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen
@@ -121,27 +122,30 @@ def finish_deletion(keys: DomainKeys, stream: StreamId, *, max_keys: int) -> Rul
 
 @dataclass(frozen=True, slots=True)
 class ExpiryStep:
-    """How far one step of `expire_producers` came; `next_after` is `None` at the end of the stream's producers."""
+    """How far one step over a page of keys came; `next_after` is `None` at the end of them."""
 
     expired_count: int
     next_after: Key | None
 
 
-def expire_producers(
-    keys: DomainKeys, stream: StreamId, *, now_ms: int, expiration_ms: int, max_keys: int, after: Key | None = None
-) -> Rule[ExpiryStep]:
-    """Return the rule that forgets producers of a stream which have been silent for too long."""
-    step = prefix_range(keys.producers_prefix(stream), limit=max_keys, after=after)
+def is_silent(state: ProducerState, *, now_ms: int, expiration_ms: int) -> bool:
+    """Say whether a producer may be forgotten. One inside a transaction never is."""
+    return state.transaction_start_offset is None and now_ms - state.last_append_ms >= expiration_ms
 
-    def decide(seen: Seen) -> Decision[ExpiryStep]:
-        (found,) = seen.ranges
-        deletes = []
-        for item in found:
-            state = PRODUCER_STATE.decode(item.value, item.key)
-            silent_ms = now_ms - state.last_append_ms
-            if state.transaction_start_offset is None and silent_ms >= expiration_ms:
-                deletes.append(item.key)
-        next_after = found[-1].key if len(found) == max_keys else None
-        return Decision(result=ExpiryStep(len(deletes), next_after), deletes=deletes)
 
-    return Rule(keys.unit, Reads(ranges=[step]), decide)
+def forget_producers(keys: DomainKeys, silent: Sequence[Key], *, now_ms: int, expiration_ms: int) -> Rule[int]:
+    """Return the rule that forgets producers, of any streams, unless they have sent something meanwhile.
+
+    Its result says how many went. How many there are bounds the transaction, so that is for the caller to limit.
+    """
+
+    def decide(seen: Seen) -> Decision[int]:
+        found = {key: PRODUCER_STATE.seen(seen, key) for key in silent}
+        deletes = [
+            key
+            for key, state in found.items()
+            if state is not None and is_silent(state, now_ms=now_ms, expiration_ms=expiration_ms)
+        ]
+        return Decision(result=len(deletes), deletes=deletes)
+
+    return Rule(keys.unit, Reads(keys=silent), decide)

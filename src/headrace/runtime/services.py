@@ -48,6 +48,9 @@ be noticed soon: ten seconds after a fault has passed everything goes on, and on
 
 MAX_DOUBLINGS = 16
 
+ROUND_PAUSE_S = 0.2
+"""How long a ticker pauses between two steps of a round, in seconds. Requests have the stores meanwhile."""
+
 ADVICE: tuple[tuple[type[HeadraceError], str], ...] = (
     (Fenced, "another broker has done this, or this broker's session has ended: nothing to do"),
     (Retryable, "if this goes on, check that the stores can be reached"),
@@ -166,7 +169,9 @@ def is_worth_a_line(failures: int) -> bool:
 class Ticker(_Runner):
     """Calls `tick`, waits for its end, pauses for the interval, and so on.
 
-    The first pause is a random part of the interval: brokers that start together spread out.
+    The first pause is a random part of the interval: brokers that start together spread out. Where a tick is one step
+    of a round over very many things, `goes_on` says after it whether the round is under way. Then the next step comes
+    after a short pause, and the interval counts from the round's end.
     """
 
     def __init__(
@@ -180,11 +185,13 @@ class Ticker(_Runner):
         log: Log,
         metrics: TickMetrics,
         breaks_off: bool = False,
+        goes_on: Callable[[], bool] = lambda: False,
     ) -> None:
         """With `breaks_off`, a drain does not wait for the tick under way: it takes long, and loses nothing."""
         super().__init__(name, clock=clock, log=log, metrics=metrics)
         self._breaks_off = breaks_off
         self._tick = tick
+        self._goes_on = goes_on
         self._interval_seconds = interval_ms / 1000
         self._rng = rng
         self._is_ticking = False
@@ -205,7 +212,7 @@ class Ticker(_Runner):
             self._is_ticking = True
             await self._tick_once()
             self._is_ticking = False
-            pause = self._interval_seconds
+            pause = min(ROUND_PAUSE_S, self._interval_seconds) if self._goes_on() else self._interval_seconds
             if self._failures:
                 pause = backoff_s(pause, self._failures)
             pause *= self._rng.uniform(1 - JITTER, 1 + JITTER)

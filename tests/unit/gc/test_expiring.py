@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.errors import Corrupt
+from headrace.errors import Corrupt, Retryable
 from headrace.gc.expiring import ProducerExpirer, SinkExpirer, SinkMetrics
 from headrace.index.sinks import SinkCommit, begin_write, commit_batch
 from headrace.metadata.keys import prefix_range
@@ -66,9 +66,50 @@ async def test_round_after_round_every_stream_loses_its_silent_producers_only() 
     log.now_ms += EXPIRATION_MS
     await log.commit((streams[1], [batch(producer=3, sequence=0)]))
     keeper = expirer(log, streams, streams_per_tick=2, producers_per_step=2)
-    forgotten = [await keeper.tick() for _ in range(6)]
-    assert sum(forgotten) == 14 and max(forgotten) <= 4, "bounded work per tick"
-    assert [await producers_of(log, stream) for stream in streams] == [0, 1, 0]
+    forgotten = [await keeper.tick()]
+    while not keeper.is_round_over:
+        forgotten.append(await keeper.tick())
+    assert sum(forgotten) == 14 and max(forgotten) <= 2, "bounded work per tick"
+    assert [await producers_of(log, stream) for stream in streams] == [0, 1, 0], "one round sees all of them"
+
+
+async def test_a_round_over_streams_without_silent_producers_makes_no_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = LogKit()
+    streams = await log.streams(7)
+    await log.writer()
+    await log.commit((streams[3], [batch(producer=1, sequence=0)]))
+    agreed: list[int] = []
+
+    def agree() -> int:
+        agreed.append(log.now_ms)
+        return log.now_ms
+
+    keeper = expirer(log, streams, streams_per_tick=3, producers_per_step=5, agreed=agree)
+    monkeypatch.setattr(log.store, "transact", None)
+    for steps in (1, 2, 3):
+        assert await keeper.tick() == 0
+        assert keeper.is_round_over == (steps == 3)
+    assert len(agreed) == 1, "brokers agree on a time once per round"
+
+
+async def test_a_step_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LogKit()
+    streams = await log.streams(2)
+    await log.writer()
+    await log.commit(*((stream, [batch(producer=1, sequence=0)]) for stream in streams))
+    log.now_ms += EXPIRATION_MS
+    keeper = expirer(log, streams, streams_per_tick=2, producers_per_step=5)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise Retryable("the store is away")
+
+    with monkeypatch.context() as patch, pytest.raises(Retryable):
+        patch.setattr(log.store, "transact", fail)
+        await keeper.tick()
+    assert not keeper.is_round_over
+    assert await keeper.tick() == 2 and keeper.is_round_over
 
 
 async def test_damaged_producer_holds_up_no_other_stream() -> None:
@@ -113,7 +154,7 @@ async def test_sinks_and_their_writes_are_walked_a_page_at_a_time() -> None:
         sinks_per_step=2,
         metrics=SinkMetrics(metrics),
     )
-    assert [await sinks.tick() for _ in range(2)] == [0, 0]
+    assert [(await sinks.tick(), sinks.is_round_over) for _ in range(2)] == [(0, False), (0, True)]
     assert shown(metrics) == {"writes_live": 3, "writes_oldest_age_seconds": 0.5}
     agreed_ms = log.now_ms + 1000
     assert [await sinks.tick() for _ in range(3)] == [2, 1, 0]

@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from headrace.errors import Corrupt
+from headrace.groups import keeping
 from headrace.groups.keeping import GroupKeeper, KeepLimits
 from headrace.groups.records import GROUP_HEAD
 from headrace.groups.store import walk
+from headrace.metadata.keys import prefix_range
 from headrace.metadata.leases import LEASE_CODEC
-from headrace.metadata.port import Key, Versioned
+from headrace.metadata.port import Decision, Key, Range, Reads, Versioned
 from headrace.model.topics import TopicId
 from headrace.runtime.crash_points import NoCrashes
 from headrace.runtime.rng import seeded_rng
@@ -41,6 +44,10 @@ async def office(store: FlakyMetadata, clock: ManualClock) -> AsyncIterator[Offi
 
 @pytest.fixture
 def keeper(store: FlakyMetadata, clock: ManualClock, office: Office) -> GroupKeeper:
+    return make_keeper(store, clock, office)
+
+
+def make_keeper(store: FlakyMetadata, clock: ManualClock, office: Office, *, keys_per_tick: int = 100) -> GroupKeeper:
     return GroupKeeper(
         store=store,
         keys=KEYS,
@@ -49,7 +56,12 @@ def keeper(store: FlakyMetadata, clock: ManualClock, office: Office) -> GroupKee
         session=lambda: office.seats.session,
         clock=clock,
         crash_points=NoCrashes(),
-        limits=KeepLimits(retention_ms=RETENTION_MS, groups_per_tick=2, lone_lease_ms=LONE_LEASE_MS),
+        limits=KeepLimits(
+            retention_ms=RETENTION_MS,
+            groups_per_tick=2,
+            lone_lease_ms=LONE_LEASE_MS,
+            keys_per_tick=keys_per_tick,
+        ),
     )
 
 
@@ -193,3 +205,80 @@ async def test_a_group_that_somebody_takes_while_it_is_deleted_stays_and_the_wal
     await run(keeper)
     left = [facts.head.group_id for facts in await walk(store, KEYS, after=None, limit=10) if facts.head is not None]
     assert left == taken and len(taken) == 1, "the others went, in the same walk"
+
+
+async def end_round(keeper: GroupKeeper) -> tuple[int, int]:
+    """Make the steps of one round; return how many there were, and how many offsets went."""
+    steps, removed = 1, await keeper.tick()
+    while not keeper.is_round_over:
+        steps, removed = steps + 1, removed + await keeper.tick()
+    return steps, removed
+
+
+async def test_a_round_goes_on_in_steps_until_every_group_was_seen(
+    store: FlakyMetadata, clock: ManualClock, office: Office, keeper: GroupKeeper
+) -> None:
+    topic = await make_topic(store, clock, office, "orders")
+    for number in range(7):
+        await office.coordinator.commit(f"g{number}", NOBODY, {(topic, 0): offset(1, at_ms=clock.now_ms())})
+    assert keeper.is_round_over, "none has begun"
+    transactions = store.transactions
+    assert await end_round(keeper) == (4, 0)
+    assert store.transactions == transactions, "where nothing has to go, nothing is locked"
+    await clock.advance(RETENTION_MS / 1000 + 1)
+    assert await end_round(keeper) == (4, 7), "one round sees all of them"
+
+
+async def test_a_step_is_bounded_by_keys_and_the_next_one_goes_on_in_the_same_group(
+    store: FlakyMetadata, clock: ManualClock, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "OFFSETS_PER_STEP", 2)
+    keeper = make_keeper(store, clock, office, keys_per_tick=3)
+    topic = await make_topic(store, clock, office, "orders")
+    wanted = {(topic, partition): offset(1, at_ms=clock.now_ms()) for partition in range(4)}
+    for group_id in ("large", "other"):
+        await office.coordinator.commit(group_id, NOBODY, wanted)
+    await clock.advance(max(RETENTION_MS / 1000, IDLE_S) + 1)
+    await office.seats.tick()
+    read: list[int] = []
+    range_of = store.range
+
+    async def count(range_: Range) -> list[Versioned]:
+        rows = await range_of(range_)
+        if "/offsets/" in range_.start:
+            read[-1] += len(rows)
+        return rows
+
+    monkeypatch.setattr(store, "range", count)
+    removed = 0
+    while not read or not keeper.is_round_over:
+        read.append(0)
+        removed += await keeper.tick()
+    assert removed == 8 and sum(read) == 8 and len(read) >= 3 and max(read) <= 4, read
+    assert [facts.head for facts in await walk(store, KEYS, after=None, limit=10)] == [None, None]
+
+
+async def test_a_damaged_offset_holds_up_no_other_group(
+    store: FlakyMetadata, clock: ManualClock, office: Office, keeper: GroupKeeper
+) -> None:
+    topic = await make_topic(store, clock, office, "orders")
+    for group_id in ("a", "b", "c"):
+        await office.coordinator.commit(group_id, NOBODY, {(topic, 0): offset(1, at_ms=clock.now_ms())})
+    damaged = KEYS.group("a")
+    await store.transact(
+        [damaged.unit], Reads(), lambda _: Decision(result=None, puts={damaged.offset(topic, 0): b"\x01junk"})
+    )
+    await clock.advance(RETENTION_MS / 1000 + 1)
+    removed, failures = 0, 0
+    for _ in range(2):
+        try:
+            removed += await keeper.tick()
+        except Corrupt:
+            failures += 1
+    assert (removed, failures) == (1, 1) and keeper.is_round_over
+    left = [group_id for group_id in ("a", "b", "c") if await store.range(offsets_of(group_id))]
+    assert left == ["a"]
+
+
+def offsets_of(group_id: str) -> Range:
+    return prefix_range(KEYS.group(group_id).offsets_prefix, limit=10)

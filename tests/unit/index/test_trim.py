@@ -3,7 +3,7 @@ import pytest
 from headrace.errors import Invalid, Missing
 from headrace.index.rule import StalePlan
 from headrace.index.streams import advance_log_start, delete_stream
-from headrace.index.trim import expire_producers, finish_deletion, plan_trim, trim_entries, trim_streams
+from headrace.index.trim import finish_deletion, forget_producers, plan_trim, trim_entries, trim_streams
 from headrace.index.values import PartStatus
 from headrace.metadata.keys import prefix_range
 from headrace.model.ids import StreamId
@@ -95,21 +95,15 @@ async def test_deletion_leaves_a_living_stream_alone() -> None:
     assert (await log.head(stream)).high_watermark == 1
 
 
-async def test_silent_producers_expire_in_steps() -> None:
+async def test_a_producer_that_has_sent_something_since_it_was_looked_at_is_not_forgotten() -> None:
     log, stream = await logged(0)
     for producer in range(5):
         await log.commit((stream, [batch(producer=producer, sequence=0)]))
+    silent = [item.key for item in await log.store.range(prefix_range(log.keys.producers_prefix(stream), limit=10))]
     log.now_ms += EXPIRATION_MS
     await log.commit((stream, [batch(producer=3, sequence=0)]))
-    expired, after = 0, None
-    while True:
-        rule = expire_producers(
-            log.keys, stream, now_ms=log.now_ms, expiration_ms=EXPIRATION_MS, max_keys=2, after=after
-        )
-        step = await rule.apply(log.store)
-        expired, after = expired + step.expired_count, step.next_after
-        if after is None:
-            break
-    assert expired == 4
+    rule = forget_producers(log.keys, silent, now_ms=log.now_ms, expiration_ms=EXPIRATION_MS)
+    assert await rule.apply(log.store) == 4
+    assert await rule.apply(log.store) == 0, "repeating it changes nothing"
     (result,) = await log.commit((stream, [batch(producer=3, sequence=0)]))
     assert result.status is PartStatus.DUPLICATE

@@ -28,6 +28,7 @@ from headrace.runtime.services import (
     FOLLOW_WELL_S,
     JITTER,
     MAX_BACKOFF_S,
+    ROUND_PAUSE_S,
     Follower,
     Services,
     Ticker,
@@ -75,7 +76,7 @@ class Bench:
         if self.gate is not None:
             await self.gate.wait()
 
-    def ticker(self, *, breaks_off: bool = False) -> Ticker:
+    def ticker(self, *, breaks_off: bool = False, goes_on: Callable[[], bool] = lambda: False) -> Ticker:
         return Ticker(
             "folder",
             self.tick,
@@ -85,6 +86,7 @@ class Bench:
             log=self.log,
             metrics=self._tick_metrics,
             breaks_off=breaks_off,
+            goes_on=goes_on,
         )
 
     def follower(self, follow: Callable[[], Awaitable[object]]) -> Follower:
@@ -190,6 +192,28 @@ async def test_a_failure_after_a_success_has_a_line_again(bench: Bench) -> None:
     await bench.clock.advance(5)
     await ticker.stop()
     assert [line["failures"] for line in bench.logged()] == [1, 2, 1]
+
+
+async def test_steps_of_a_round_come_soon_and_the_interval_counts_from_its_end(bench: Bench) -> None:
+    ticker = bench.ticker(goes_on=lambda: len(bench.ticked_at) % 3 != 0)  # each round has three steps
+    await ticker.start()
+    await bench.clock.advance(10)
+    await ticker.stop()
+    pauses = [b - a for a, b in zip(bench.ticked_at, bench.ticked_at[1:], strict=False)]
+    for pause, planned in zip(pauses[:6], 2 * [ROUND_PAUSE_S, ROUND_PAUSE_S, INTERVAL_MS / 1000], strict=True):
+        assert planned * (1 - JITTER) <= pause <= planned * (1 + JITTER)
+
+
+async def test_a_round_that_fails_goes_on_after_growing_pauses(bench: Bench) -> None:
+    bench.failures += [Retryable("away")] * 3
+    ticker = bench.ticker(goes_on=lambda: True)
+    await ticker.start()
+    await bench.clock.advance(5)
+    await ticker.stop()
+    pauses = [b - a for a, b in zip(bench.ticked_at, bench.ticked_at[1:], strict=False)]
+    for pause, doublings in zip(pauses[:4], [0, 1, 2, 0], strict=True):
+        planned = ROUND_PAUSE_S * 2**doublings
+        assert planned * (1 - JITTER) <= pause <= planned * (1 + JITTER)
 
 
 async def test_follower_that_went_on_for_long_pauses_briefly_after_its_next_failure(bench: Bench) -> None:
