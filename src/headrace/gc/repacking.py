@@ -4,17 +4,19 @@ Where a topic has no table, or nobody runs the pipeline, records stay in the WAL
 this, each commit would keep an entry in the index, and one stream that is kept for a year would keep every segment
 that it has a batch in. `index/repack.py` decides what moves, `packing.py` moves it.
 
-1. Go through the streams whose time has come, who has waited longest first. A quiet one costs nothing: memory tells
-   when it is worth to look at it again, and whether anything was appended since.
+1. Look over all streams in rounds, in memory, some thousands per tick, for those whose time has come. A quiet one
+   costs a comparison: memory tells when it is worth to look at it again, and whether anything was appended since. One
+   that never held a record is not even remembered. Go through those that were found, in turns.
 2. Where a look finds something to do, take the topic's lease, look again under it, and do it until nothing is left.
 
 Must stay true: whoever repacks a topic holds its lease, so no run of the pipeline goes on beside it, and a topic that
 has a saga is left alone. One stream that fails holds up no other. What is damaged stays where it is, and is told.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from headrace.errors import Fenced, HeadraceError
 from headrace.gc.copying import UnreadableEntry
@@ -45,7 +47,10 @@ LOOP_MAX_ENTRIES = 1_000
 """Up to how many entries are planned on the event loop."""
 
 STREAMS_PER_SLICE = 5_000
-"""About how many streams are looked over, in memory, before others have their turn on the loop."""
+"""How many streams are looked over, in memory, before others have their turn on the loop: a few milliseconds."""
+
+STREAMS_PER_TICK = 20_000
+"""How many streams one tick looks over, in memory: a round over 100,000 takes five ticks."""
 
 MAX_FAILURES_PER_TICK = 3
 """After so many streams that failed the tick ends: the stores may be away."""
@@ -105,7 +110,10 @@ class RepackMetrics:
             "has failed.",
             one_of("why", ("stale", "fenced", "damaged", "failed")),
         )
-        self.waiting = metrics.gauges("repack_waiting_streams", "Streams whose turn has come and is not over.").of()
+        self.waiting = metrics.gauges(
+            "repack_waiting_streams",
+            "Streams whose turn has come and is not over, as far as they were looked for: some thousands at most.",
+        ).of()
 
     def done(self, plan: RepackPlan, *, freed: int) -> None:
         """Count one packed object."""
@@ -151,6 +159,10 @@ class Repacker:
         self._log = log
         self._turn = turn
         self._known: dict[StreamId, _Known] = {}
+        self._round: Iterator[tuple[Topic, int, StreamId]] | None = None
+        self._met = 0
+        """Of how many streams that were met in this round something is remembered."""
+        self._waiting: dict[StreamId, _Target] = {}
         self._turns = LoopTurns()
 
     async def tick(self) -> int:
@@ -161,13 +173,13 @@ class Repacker:
         await self._packer.seal()
         if self._packer.is_full or not await self._turn():
             return 0
-        due = await self._due()
-        copied = looks = 0
+        await self._look_over()
+        copied = 0
         failures: list[HeadraceError] = []
-        for target in due[: self._limits.looks_per_tick]:
+        for target in list(islice(self._waiting.values(), self._limits.looks_per_tick)):
             if copied >= self._limits.bytes_per_tick or len(failures) >= MAX_FAILURES_PER_TICK:
                 break
-            looks += 1
+            del self._waiting[target.stream]
             try:
                 copied += await self._serve(target)
             except HeadraceError as error:
@@ -175,36 +187,61 @@ class Repacker:
                 self._wait(target)
                 if not isinstance(error, Fenced):
                     failures.append(error)
-        self._metrics.waiting.set(len(due) - looks)
+            if self._is_due(target.stream):
+                self._waiting[target.stream] = target  # there is more to do: behind all others that wait
+        self._metrics.waiting.set(len(self._waiting))
         if failures:
             raise failures[0]
         return copied
 
-    async def _due(self) -> list[_Target]:
-        """Return the streams that it is time to look at, who has waited longest first.
+    async def _look_over(self) -> None:
+        """Find streams that it is time to look at, in the next part of a round over all; not while enough wait.
 
-        Between slices of all streams, others have their turn on the loop.
+        Between slices, others have their turn on the loop.
         """
+        if self._round is None:
+            self._round, self._met = _all_of(list(self._topics())), 0
+        for _ in range(STREAMS_PER_TICK // STREAMS_PER_SLICE):
+            if len(self._waiting) >= self._limits.looks_per_tick:
+                return
+            part = list(islice(self._round, STREAMS_PER_SLICE))
+            self._find_due(part)
+            if len(part) < STREAMS_PER_SLICE:
+                self._round = None
+                self._forget_gone()
+                return
+            await self._turns.next()
+
+    def _find_due(self, part: Iterable[tuple[Topic, int, StreamId]]) -> None:
+        """Let those whose time has come wait for their turn, who was due first in front."""
         now = self._clock.monotonic()
-        known: dict[StreamId, _Known] = {}
         due: list[tuple[float, StreamId, _Target]] = []
-        left = STREAMS_PER_SLICE
-        for topic in self._topics():
-            left -= len(topic.streams)
-            if left < 0:
-                await self._turns.next()
-                left = STREAMS_PER_SLICE
-            for partition, stream in enumerate(topic.streams):
-                memory = known[stream] = self._known.get(stream) or _Known()
-                end_offset = max(memory.high_watermark, self._high_watermark(stream) or 0)
-                if memory.due_at is None and end_offset > memory.seen_offset:
-                    # What was appended or folded since the last look is too young until then.
-                    memory.due_at = now + self._limits.plan.min_age_ms / 1000
-                if memory.due_at is not None and memory.due_at <= now:
-                    target = _Target(topic=topic, partition=partition, stream=stream)
-                    due.append((memory.due_at, stream, target))
-        self._known = known
-        return [target for _, _, target in sorted(due, key=lambda one: one[:2])]
+        for topic, partition, stream in part:
+            end_offset = self._high_watermark(stream)
+            memory = self._known.get(stream)
+            if memory is None:
+                if end_offset == 0:
+                    continue
+                memory = self._known[stream] = _Known()
+            self._met += 1
+            if memory.due_at is None and max(memory.high_watermark, end_offset or 0) > memory.seen_offset:
+                # What was appended or folded since the last look is too young until then.
+                memory.due_at = now + self._limits.plan.min_age_ms / 1000
+            if memory.due_at is not None and memory.due_at <= now:
+                due.append((memory.due_at, stream, _Target(topic=topic, partition=partition, stream=stream)))
+        for _, stream, target in sorted(due, key=lambda one: one[:2]):
+            self._waiting.setdefault(stream, target)
+
+    def _forget_gone(self) -> None:
+        """Forget streams that are gone, if this round has met fewer than are remembered."""
+        if len(self._known) > self._met:
+            there = {stream for topic in self._topics() for stream in topic.streams}
+            self._known = {stream: memory for stream, memory in self._known.items() if stream in there}
+            self._waiting = {stream: target for stream, target in self._waiting.items() if stream in there}
+
+    def _is_due(self, stream: StreamId) -> bool:
+        due_at = self._known[stream].due_at
+        return due_at is not None and due_at <= self._clock.monotonic()
 
     def _wait(self, target: _Target) -> None:
         self._known[target.stream].due_at = self._clock.monotonic() + self._limits.again_after_ms / 1000
@@ -257,12 +294,12 @@ class Repacker:
     async def _look(self, target: _Target) -> RepackLook:
         """See what a stream needs, and remember when it is to be looked at again."""
         memory = self._known[target.stream]
-        ends = await self._table_ends(target.topic.id)
         now_ms = self._clock.now_ms()
         entries, has_more = await self._entries(target.stream, memory, now_ms)
         if not entries or len(memory.damaged) > MAX_DAMAGED:
             memory.due_at = None
             return RepackLook(plan=None, settled_offset=memory.settled_offset, due_at_ms=None)
+        ends = await self._table_ends(target.topic.id)
         plan = partial(
             plan_repack,
             entries,
@@ -332,3 +369,8 @@ class Repacker:
         except HeadraceError as error:
             # It goes with our session at the latest, and our next repack of the topic takes it anew.
             self._log.warning("a lease could not be given back", lease=lease.key, error=error)
+
+
+def _all_of(topics: Iterable[Topic]) -> Iterator[tuple[Topic, int, StreamId]]:
+    """Yield every stream, with its topic and the number of its partition."""
+    return ((topic, partition, stream) for topic in topics for partition, stream in enumerate(topic.streams))

@@ -17,6 +17,7 @@ Must stay true: no log start moves past a record whose time has not come by the 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from headrace.errors import Fenced, HeadraceError
 from headrace.gc.clocks import ClockGuard
@@ -32,6 +33,10 @@ from headrace.model.topics import Retention, Topic
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
 from headrace.runtime.metrics import Metrics, one_of
+from headrace.runtime.turns import LoopTurns
+
+STREAMS_PER_SLICE = 5_000
+"""How many streams are looked over, in memory, before others have their turn on the loop: a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +126,7 @@ class Retainer:
         self._known: dict[StreamId, _Known] = {}
         self._ahead: deque[tuple[StreamId, Retention]] = deque()
         self._overdue_ms = 0
+        self._turns = LoopTurns()
 
     async def tick(self) -> int:
         """Begin a round if it is time, look at the next streams, and return how many log starts have moved.
@@ -131,7 +137,7 @@ class Retainer:
         if self._next_round is None or now >= self._next_round:
             self._next_round = now + self._limits.interval_ms / 1000
             self._now_ms = await self._guard.look()
-            self._begin_round()
+            await self._begin_round()
         session = self._session()
         if not self._ahead or self._now_ms is None or session is None or not await self._lease.take():
             return 0
@@ -140,33 +146,37 @@ class Retainer:
         except Fenced:
             return 0  # the clock that was told is gone with its session: the next round begins in another one
 
-    def _begin_round(self) -> None:
-        """Find the streams that must be looked at. Those of the last round that were not reached are among them."""
+    async def _begin_round(self) -> None:
+        """Find the streams that must be looked at. Those of the last round that were not reached are among them.
+
+        Between slices of all streams, others have their turn on the loop.
+        """
         self._ahead.clear()
         self._overdue_ms = 0
         if self._now_ms is None:
             return
-        known, self._known = self._known, {}
-        for topic in self._topics():
-            retention = topic.retention
-            if retention.max_age_ms is None and retention.max_bytes is None:
-                continue
-            for stream in topic.streams:
-                kept = known.get(stream)
+        known: dict[StreamId, _Known] = {}
+        limited = ((stream, topic.retention) for topic in self._topics() for stream in topic.streams)
+        while part := list(islice(limited, STREAMS_PER_SLICE)):
+            for stream, retention in part:
+                if retention.max_age_ms is None and retention.max_bytes is None:
+                    continue
+                kept = self._known.get(stream)
                 if kept is not None and kept.retention == retention:
-                    self._known[stream] = kept
-                if self._is_due(stream, self._now_ms):
+                    known[stream] = kept
+                if self._is_due(stream, known.get(stream), self._now_ms):
                     self._ahead.append((stream, retention))
+            await self._turns.next()
+        self._known = known
         if not self._ahead:
             self._metrics.show_lag(0)
 
-    def _is_due(self, stream: StreamId, now_ms: int) -> bool:
+    def _is_due(self, stream: StreamId, known: _Known | None, now_ms: int) -> bool:
         head = self._index.view.head(stream)
         if head is None:
             return True
         if head.is_deleted or head.log_start >= head.high_watermark:
             return False
-        known = self._known.get(stream)
         return known is None or known.outlook.is_due(head, now_ms)
 
     async def _look_at_some(self, now_ms: int, session: SessionId) -> int:

@@ -155,7 +155,9 @@ class LogTrimmer:
         """Return the next streams of a round over all of them; a new round forgets those that are gone."""
         if not self._round:
             self._round = list(reversed(self._streams()))
-            self._trimmed_to = {stream: self._trimmed_to.get(stream, 0) for stream in self._round}
+            known = self._trimmed_to
+            if known:
+                self._trimmed_to = {stream: known[stream] for stream in self._round if stream in known}
         next_ones = self._round[: -self._limits.streams_per_tick - 1 : -1]
         del self._round[-self._limits.streams_per_tick :]
         return next_ones

@@ -1,22 +1,31 @@
 """How it stands with all tables, as metrics of every broker.
 
 Read off every few seconds from the store, where whichever process runs the pipeline has left it. A bounded number of
-topics by name, all others together.
+topics by name, all others together. A tick measures some thousand partitions, and a round over all of them is shown
+when it is over.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from headrace.index.cache import IndexCache
+from headrace.model.topics import Topic, TopicId
 from headrace.pipeline.lag import TableLag, measure_lag
 from headrace.pipeline.records import TableState
 from headrace.pipeline.sagas import Sagas
 from headrace.runtime.clock import Clock
 from headrace.runtime.metrics import Label, Metrics
+from headrace.runtime.turns import LoopTurns
 from headrace.topics.directory import TopicDirectory
 from headrace.topics.tables import table_rules_of
 
 MAX_TOPICS_BY_NAME = 100
-TOPICS_PER_TICK = 500
+PARTITIONS_PER_TICK = 2_000
+"""How many partitions one tick measures, about: each that waits for its table may cost a read of the store."""
+
+PARTITIONS_PER_SLICE = 1_000
+"""About how many partitions are measured, in memory, before others have their turn on the loop."""
+
 
 _Reading = Callable[[TableLag, TableState], float]
 _Together = Callable[[float, float], float]
@@ -98,21 +107,39 @@ class TableMeter:
         self._topics = topics
         self._index = index
         self._clock = clock
+        self._turns = LoopTurns()
+        self._ahead: deque[Topic] = deque()
+        self._states: Mapping[TopicId, TableState] = {}
+        self._values: dict[str, dict[str, float]] = {}
         self._shown: set[str] = set()
 
     async def tick(self) -> None:
-        """Measure once; topics that are gone, or have no table any more, count as not behind."""
-        enabled = [topic for topic in self._topics.known() if table_rules_of(topic.overrides).enable]
-        states = await self._sagas.states()
+        """Measure some topics; after the last show all. Those that are gone, or have no table, are not behind."""
+        if not self._ahead:
+            self._values, self._states = {}, await self._sagas.states()
+            self._ahead.extend(topic for topic in self._topics.known() if table_rules_of(topic.overrides).enable)
         await self._index.refresh()
-        values: dict[str, dict[str, float]] = {}
-        for topic in enabled[:TOPICS_PER_TICK]:
-            state = states.get(topic.id)
-            lag = await measure_lag(self._index, topic, state, now_ms=self._clock.now_ms())
-            shown = values.setdefault(self._label.bound(topic.name), {})
-            for name, (_, reading, together) in self._readings.items():
-                value = reading(lag, state or TableState(topic.name))
-                shown[name] = together(shown[name], value) if name in shown else value
+        tick_left, slice_left = PARTITIONS_PER_TICK, PARTITIONS_PER_SLICE
+        while self._ahead and tick_left > 0:
+            if slice_left <= 0:
+                await self._turns.next()
+                slice_left = PARTITIONS_PER_SLICE
+            topic = self._ahead.popleft()  # before it is measured: one that fails must not hold up the others
+            await self._measure(topic)
+            tick_left, slice_left = tick_left - len(topic.streams), slice_left - len(topic.streams)
+        if not self._ahead:
+            self._show()
+
+    async def _measure(self, topic: Topic) -> None:
+        state = self._states.get(topic.id)
+        lag = await measure_lag(self._index, topic, state, now_ms=self._clock.now_ms())
+        values = self._values.setdefault(self._label.bound(topic.name), {})
+        for name, (_, reading, together) in self._readings.items():
+            value = reading(lag, state or TableState(topic.name))
+            values[name] = together(values[name], value) if name in values else value
+
+    def _show(self) -> None:
+        values, self._values, self._states = self._values, {}, {}
         for label in self._shown | values.keys():
             for name, gauges in self._gauges.items():
                 gauges.of(label).set(values.get(label, {}).get(name, 0))

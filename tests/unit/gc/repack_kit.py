@@ -150,7 +150,7 @@ class RepackKit:
             ),
             topics=lambda: self.topics,
             table_ends=table_ends,
-            high_watermark=high_watermark or (lambda stream: 0),
+            high_watermark=high_watermark or (lambda stream: None),
             turn=turn,
             session=lambda: session,
             executor=self.executor,

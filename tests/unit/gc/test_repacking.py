@@ -17,6 +17,7 @@ from headrace.metadata.keys import table_lease
 from headrace.metadata.leases import LEASE_CODEC, take
 from headrace.metadata.port import Decision, Reads
 from headrace.model.extents import WalExtent
+from headrace.model.ids import StreamId
 from headrace.runtime.crash_points import CrashPoint
 from headrace.runtime.executor import InlineExecutor
 from tests.unit.gc.repack_kit import MIN_AGE_MS, CutAt, PowerCut, RepackKit
@@ -76,7 +77,7 @@ async def test_young_records_stay_and_are_looked_at_again_when_they_are_old() ->
 async def test_a_quiet_stream_costs_nothing_until_something_is_appended() -> None:
     kit = RepackKit()
     streams = await kit.start()
-    end = dict.fromkeys(streams, 0)
+    end = dict.fromkeys(streams, 2)
     await kit.append_round(2)
     await kit.age()
     repacker = kit.repacker(await kit.new_session(), takes_turns=False, high_watermark=lambda stream: end[stream])
@@ -91,6 +92,54 @@ async def test_a_quiet_stream_costs_nothing_until_something_is_appended() -> Non
     assert await repacker.tick() == 0
     await kit.age()
     assert await repacker.tick() > 0
+
+
+async def test_streams_that_never_held_a_record_cost_neither_reads_nor_memory() -> None:
+    kit = RepackKit()
+    streams = await kit.start()
+    await kit.append_round(2)
+    await kit.age()
+    end = {streams[0]: 2, streams[1]: 0, streams[2]: 0}  # of two of them memory has not heard yet
+    repacker = kit.repacker(await kit.new_session(), takes_turns=False, high_watermark=lambda stream: end[stream])
+    assert await repacker.tick() > 0
+    assert [await kit.loose(stream) for stream in streams] == [0, 2, 2] and len(repacker._known) == 1
+    end.update(dict.fromkeys(streams, 2))
+    assert await repacker.tick() > 0, "what was appended is found when memory hears of it"
+    assert [await kit.loose(stream) for stream in streams] == [0, 0, 0]
+
+
+async def test_a_round_over_many_streams_goes_on_from_tick_to_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repacking, "STREAMS_PER_SLICE", 1)
+    monkeypatch.setattr(repacking, "STREAMS_PER_TICK", 2)
+    kit = RepackKit()
+    streams = await kit.start()
+    await kit.append_round(2)
+    await kit.age()
+    looked: list[StreamId] = []
+
+    def high_watermark(stream: StreamId) -> int:
+        looked.append(stream)
+        return 2
+
+    repacker = kit.repacker(await kit.new_session(), takes_turns=False, high_watermark=high_watermark)
+    for left in ([0, 0, 2], [0, 0, 0]):
+        looked.clear()
+        assert await repacker.tick() > 0
+        assert [await kit.loose(stream) for stream in streams] == left
+        assert len(looked) <= 2, "a tick looks over a part of them"
+
+
+async def test_streams_of_deleted_topics_are_forgotten() -> None:
+    kit = RepackKit()
+    streams = await kit.start()
+    await kit.append_round(2)
+    await kit.age()
+    repacker = kit.repacker(await kit.new_session(), takes_turns=False)
+    await repacker.tick()
+    assert set(repacker._known) == set(streams)
+    del kit.topics[0]
+    await repacker.tick()
+    assert set(repacker._known) == {streams[2]} and not repacker._waiting
 
 
 async def test_what_is_folded_after_the_look_is_found_although_memory_knows_nothing_of_the_log() -> None:

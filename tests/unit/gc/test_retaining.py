@@ -1,5 +1,6 @@
 """Retention moves log starts by age and size, in bounded ticks, and gives the bytes back."""
 
+import asyncio
 import io
 from types import SimpleNamespace
 from typing import cast
@@ -7,6 +8,7 @@ from typing import cast
 import pytest
 
 from headrace.errors import Corrupt
+from headrace.gc import retaining
 from headrace.gc.clocks import ClockGuard
 from headrace.gc.collecting import Collector, CollectorLimits
 from headrace.gc.folding import Folder, FoldLimits
@@ -163,6 +165,28 @@ async def test_without_end_means_without_a_read() -> None:
     await kit.later(1_000_000)
     assert await kit.log_start(stream) == 0
     assert kit.script.calls["advance_log_starts"] == 0
+
+
+async def test_a_round_begins_in_slices_between_which_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retaining, "STREAMS_PER_SLICE", 2)
+    kit = RetainKit(BY_AGE)
+    await kit.start(5)
+    passes = 0
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_passes())
+    await asyncio.sleep(0)
+    kit.retainer._now_ms, before = 0, passes
+    await kit.retainer._begin_round()
+    assert passes - before >= 3, "one pass of the loop per slice"
+    counting.cancel()
 
 
 async def test_stream_whose_time_has_not_come_is_not_read_again() -> None:
@@ -459,6 +483,8 @@ async def test_trimmer_compares_some_streams_per_tick_and_comes_round_to_all() -
         rounds.append(sorted(set(heads)))
         heads.clear()
     assert rounds == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] * 2
+    assert trimmer._trimmed_to == {}, "a stream that was never trimmed is not remembered"
+    trimmer._trimmed_to = dict.fromkeys(streams, 7)
     del streams[5:]
     for _ in range(2):
         await trimmer.tick()

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
+from headrace.groups import lag
 from headrace.groups.lag import LagMeter
 from headrace.groups.protocol import CommitClaim
 from headrace.metadata.memory import MemoryMetadata
@@ -63,4 +66,23 @@ async def test_the_lag_of_groups_with_members_is_the_sum_over_their_partitions()
     await clock.advance(30)
     await meter.tick()
     assert shown(metrics, "orders") == "0.0", "its members are gone"
+    await office.close()
+
+
+async def test_offsets_are_read_page_by_page_and_a_round_goes_on_in_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lag, "OFFSETS_PER_READ", 2)
+    monkeypatch.setattr(lag, "OFFSETS_PER_TICK", 4)
+    store, clock, metrics = MemoryMetadata(seeded_rng(1)), ManualClock(), Metrics()
+    office = await open_office(store, clock)
+    meter = LagMeter(metrics, seats=office.seats, store=store, topics=Topics(), index=Index())  # type: ignore[arg-type]
+    for group_id in ("a", "b"):
+        member = await joined(office, group_id)
+        claim = CommitClaim(member_id=member.member_id, instance_id=None, epoch=member.generation, knows_epochs=True)
+        await office.coordinator.commit(group_id, claim, {(TOPIC, partition): offset(0) for partition in range(3)})
+    await meter.tick()
+    assert shown(metrics, "a") is None, "the round is not over"
+    await meter.tick()
+    assert (shown(metrics, "a"), shown(metrics, "b")) == ("600.0", "600.0")
     await office.close()

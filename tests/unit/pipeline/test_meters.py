@@ -119,3 +119,20 @@ async def test_topics_beyond_the_limit_of_names_are_shown_together(monkeypatch: 
     assert shown(metrics, "table_lag_records") == {"topic-0": 5, "other": 10}
     assert shown(metrics, "table_lag_seconds")["other"] == 2, "the oldest of all"
     assert shown(metrics, "table_status")["other"] == 1
+
+
+async def test_a_round_over_many_partitions_takes_several_ticks_and_is_shown_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meters, "PARTITIONS_PER_TICK", 2)
+    kit, metrics = LogKit(), Metrics()
+    streams = await kit.streams(5)
+    await kit.writer()
+    for stream in streams:
+        await kit.append(stream, 5)
+    meter = meter_of(kit, metrics, Topics(*(topic_of(n, stream) for n, stream in enumerate(streams))))
+    for _ in range(2):
+        await meter.tick()
+        assert shown(metrics, "table_lag_records") == {}
+    await meter.tick()
+    assert shown(metrics, "table_lag_records") == {f"topic-{n}": 5 for n in range(5)}
