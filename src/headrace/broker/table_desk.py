@@ -204,7 +204,7 @@ class TableDesk:
 @asynccontextmanager
 async def opened_table_desk(settings: Settings, runtime: Runtime) -> AsyncIterator[TableDesk]:
     """Open everything that looking at tables takes. Raises `Missing` where no cluster has been."""
-    _require_cluster(settings)
+    require_cluster(settings)
     executor = ThreadExecutor("tables", threads=1)
     try:
         async with opened_storage(settings, runtime) as storage, open_table_catalog(settings, runtime) as catalog:
@@ -222,7 +222,7 @@ async def opened_table_desk(settings: Settings, runtime: Runtime) -> AsyncIterat
         executor.close()
 
 
-def _require_cluster(settings: Settings) -> None:
+def require_cluster(settings: Settings) -> None:
     """Opening an embedded store makes it; whoever only looks should hear that there is none."""
     url = settings.metadata.url
     path = Path(url.removeprefix("sqlite:").removeprefix("//"))

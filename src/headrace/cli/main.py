@@ -33,6 +33,7 @@ from headrace.cli.produce import produce
 from headrace.cli.sql import sql
 from headrace.cli.table import table_app
 from headrace.cli.topic import topic_app
+from headrace.cli.verify import verify
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -127,6 +128,7 @@ app.command()(produce)
 app.command()(consume)
 app.command()(sql)
 app.command()(collect)
+app.command()(verify)
 
 
 def decoder() -> str:

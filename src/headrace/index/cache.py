@@ -194,6 +194,11 @@ class IndexView:
         tail = self._tails.get(stream)
         return tail is not None and tail.entries[0].end_offset <= offset
 
+    def tail_from(self, stream: StreamId, offset: int) -> list[IndexEntry]:
+        """Return the entries that are not known to be folded and end at an offset or behind it, gaps or not."""
+        tail = self._tails.get(stream)
+        return [] if tail is None else tail.entries[bisect_left(tail.entries, offset, key=_end_offset) :]
+
     def note_folded(self, stream: StreamId, entries: Sequence[IndexEntry]) -> None:
         """Keep folded entries that were read from the store; the streams used least recently make room."""
         kept = self._folded.pop(stream, [])

@@ -26,7 +26,7 @@ def _options(command: str) -> set[str]:
 @pytest.mark.parametrize(
     "command",
     [
-        *("produce", "consume", "collect", "sql"),
+        *("produce", "consume", "collect", "sql", "verify"),
         *("table list", "table show", "table sample", "table verify"),
         *("topic create", "topic list", "topic alter", "topic delete", "topic describe"),
         *("group list", "group describe", "group delete", "group reset-offsets"),
