@@ -27,7 +27,7 @@ from headrace.produce.incarnations import Incarnations
 from headrace.runtime.buffers import BufferPool
 from headrace.runtime.executor import Executor, ThreadExecutor
 from headrace.runtime.loop_watch import LoopWatch
-from headrace.runtime.services import Services
+from headrace.runtime.services import Services, explained
 from headrace.runtime.setting_kinds import Address
 from headrace.server.limits import ServerLimits
 from headrace.server.listener import KafkaServer, ServerMetrics
@@ -132,7 +132,7 @@ async def _stop_after_failure(broker: "Broker", runtime: Runtime) -> None:
     try:
         await broker.stop()
     except Exception as error:
-        runtime.log.error("the broker did not stop in good order", exc_info=error)
+        runtime.log.error("the broker did not stop in good order", **explained(error))
 
 
 class Broker:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, OutcomeUnknown, Retryable
 from headrace.handlers.api import Api
 from headrace.handlers.call import Call, Encoded, HangUp, Refusal, Refused, refusal_of
 from headrace.handlers.node import Node
@@ -17,6 +17,7 @@ from headrace.model.error_codes import ErrorCode
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import CounterSeries, HistogramSeries, Metrics, one_of
+from headrace.runtime.services import advice
 from headrace.wire.errors import TooManyElements, UnsupportedRequest, WireError
 from headrace.wire.headers import API_VERSIONS_KEY, encode_response, frame_body, parse_header, parse_request
 from headrace.wire.messages import ApiVersionsRequest, Buffer, RequestHeader
@@ -24,6 +25,10 @@ from headrace.wire.messages import ApiVersionsRequest, Buffer, RequestHeader
 LIGHT_ELEMENTS = 4_096
 """A request with more elements than this is read, and its answer written, on a thread: it would hold up the loop for
 milliseconds, and some dozen of them at once for much longer."""
+
+REFUSAL_REPEATS_S = 10.0
+"""How long the refusals of one API with one code are not logged again while a store cannot be reached. They are still
+counted."""
 
 Buffers: TypeAlias = list[Buffer]
 Answer: TypeAlias = "Buffers | asyncio.Future[Buffers | None] | None"
@@ -51,6 +56,7 @@ class Dispatcher:
         self._apis = apis
         self._clock = clock
         self._log = log
+        self._silent_until: dict[tuple[int, ErrorCode], float] = {}
         by_api = one_of("api", [api.name for api in apis.values()])
         requests = metrics.counters("kafka_requests", "Requests, by API.", by_api)
         bytes_in = metrics.counters("kafka_request_bytes", "Bytes of requests, by API.", by_api)
@@ -199,10 +205,24 @@ class Dispatcher:
         self._refusals.of(api.name, refusal.code.name).inc()
         values = {"api": api.name, "version": call.version, "client": call.client_id, "peer": call.peer}
         if isinstance(error, HeadraceError | Refused) and not isinstance(error, WireError):
-            self._log.warning("a request was refused", error=error, code=refusal.code.name, **values)
+            if isinstance(error, Retryable | OutcomeUnknown):
+                values["advice"] = advice(error)
+            if self._is_news(api, refusal.code, error):
+                self._log.warning("a request was refused", error=error, code=refusal.code.name, **values)
         else:
             self._log.error("a handler failed", exc_info=error, **values)
         return api.refused(call, request, refusal)
+
+    def _is_news(self, api: Api, code: ErrorCode, error: BaseException) -> bool:
+        """Say whether a refusal is to be logged. A store that is away refuses everybody: one line now and then."""
+        if not isinstance(error, Retryable | OutcomeUnknown):
+            return True
+        now = self._clock.monotonic()
+        silent_until = self._silent_until.get((api.key, code))
+        if silent_until is not None and now < silent_until:
+            return False
+        self._silent_until[api.key, code] = now + REFUSAL_REPEATS_S
+        return True
 
     def _unsupported(self, api: Api, version: int, correlation_id: int) -> Buffers:
         """Answer ApiVersions in version 0, so that the client can choose another; nothing else can be answered."""

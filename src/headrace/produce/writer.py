@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable, without_frames
+from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable, Unusable, without_frames
 from headrace.index.cache import IndexCache
 from headrace.index.values import LogRecord, PartResult, PartStatus
 from headrace.index.writers import register_writer, retire_writer
@@ -119,6 +119,7 @@ class LogWriter:
         self._room = asyncio.Event()
         self._flusher: asyncio.Task[None] | None = None
         self._fence: str | None = None
+        self._last_told = ""
         self._is_closing = False
         self.fenced = asyncio.Event()
         """Set when this incarnation can never commit again: whoever runs it ends it and starts a new one."""
@@ -260,11 +261,19 @@ class LogWriter:
         task.add_done_callback(self._landed)
 
     def _landed(self, task: "asyncio.Task[None]") -> None:
-        """Let go of a frame's task. One that broke off is a mistake of ours, and is told at once."""
+        """Let go of a frame's task. One that broke off is a mistake of ours, and is told at once.
+
+        A store that cannot be trusted any more is none of ours: one line says so, for all frames that it concerns.
+        """
         del self._in_flight[task]
         self._wakeup.set()
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
+        if isinstance(error, Unusable):
+            if str(error) != self._last_told:
+                self._last_told = str(error)
+                message = f"frames can be neither committed nor given up: {error}; producers hear an error"
+                task.get_loop().call_exception_handler({"message": message})
+        elif isinstance(error, Exception):
             context = {"message": "a frame ended without a fate", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
 

@@ -87,7 +87,9 @@ class LogHandler(logging.Handler):
         elif record.levelno < logging.INFO:
             write = self._log.debug
         error = record.exc_info[1] if record.exc_info else None
-        write(record.getMessage(), logger=record.name, **({} if error is None else {"exc_info": error}))
+        # A warning is about what the library deals with itself, a server that is away most of all: no traceback.
+        name = "exc_info" if record.levelno >= logging.ERROR else "error"
+        write(record.getMessage(), logger=record.name, **({} if error is None else {name: error}))
 
 
 def _stamp(clock: Clock) -> Callable[[object, str, _Event], _Event]:

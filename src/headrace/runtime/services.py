@@ -58,6 +58,7 @@ ADVICE: tuple[tuple[type[HeadraceError], str], ...] = (
     (Corrupt, "nothing was deleted: run `headrace verify`, and look at the store that the error names"),
     (Invalid, "if this goes on, check what the error names: settings, topic configuration, stored data"),
     (Unsupported, "change the configuration, or upgrade"),
+    (Unusable, "this process ends: mend what the error names, then start it again"),
 )
 """What an operator can do about an expected error, by its type."""
 
@@ -96,6 +97,8 @@ class TickMetrics:
         self.ticks = metrics.counters(
             "service_ticks", "Ticks of background services.", Label("service"), one_of("outcome", OUTCOMES)
         )
+        self.ends_logged: set[str] = set()
+        """Why services have ended. A store that cannot be trusted ends many at once, and is worth one line."""
 
 
 class _Runner:
@@ -106,6 +109,7 @@ class _Runner:
         self._clock = clock
         self._log = log.bind(service=name)
         self._ticks = {outcome: metrics.ticks.of(name, outcome) for outcome in OUTCOMES}
+        self._ends_logged = metrics.ends_logged
         self._task: asyncio.Task[None] | None = None
         self._is_ending = False
         self._failure: BaseException | None = None
@@ -147,12 +151,22 @@ class _Runner:
             self._failure = task.exception()
         if self._failure is not None:
             self._ticks["ended"].inc()
-            self._log.error("a service has ended", exc_info=self._failure)
+            if isinstance(self._failure, HeadraceError) and str(self._failure) in self._ends_logged:
+                return
+            self._ends_logged.add(str(self._failure))
+            self._log.error("a service has ended", **explained(self._failure))
 
 
 def advice(error: HeadraceError) -> str:
     """Return what an operator can do about an expected error."""
     return next((text for kind, text in ADVICE if isinstance(error, kind)), OTHER_ADVICE)
+
+
+def explained(error: BaseException) -> dict[str, object]:
+    """Return the values of a log line about an error: with advice if it is expected, else with a traceback."""
+    if isinstance(error, HeadraceError):
+        return {"error": error, "advice": advice(error)}
+    return {"exc_info": error}
 
 
 def backoff_s(first_s: float, failures: int) -> float:
@@ -309,7 +323,8 @@ class Services:
                 try:
                     await step()
                 except Exception as error:  # Whatever it is, the next service must still be stopped.
-                    self._log.error("a service did not stop in good order", service=service.name, exc_info=error)
+                    values = explained(error)
+                    self._log.error("a service did not stop in good order", service=service.name, **values)
                     failures.append(error)
             self._started.pop()
         if failures:

@@ -25,7 +25,7 @@ from headrace.errors import (
 )
 from headrace.handlers.api import Api
 from headrace.handlers.call import Call, HangUp, Refusal, Refused, refusal_of
-from headrace.handlers.dispatch import LIGHT_ELEMENTS, Dispatcher
+from headrace.handlers.dispatch import LIGHT_ELEMENTS, REFUSAL_REPEATS_S, Dispatcher
 from headrace.handlers.node import Node
 from headrace.handlers.table import TABLE
 from headrace.model.error_codes import ErrorCode
@@ -221,6 +221,30 @@ async def test_whatever_a_handler_raises_becomes_an_answer_in_its_shape(
     assert bench.counted("kafka_refusals_total") == [
         f'headrace_kafka_refusals_total{{api="InitProducerId",error="{code.name}"}} 1.0'
     ]
+
+
+async def test_store_that_is_away_refuses_many_in_one_line_with_advice() -> None:
+    async def handle(call: Call, request: InitProducerIdRequest) -> Any:
+        raise Retryable("PostgreSQL cannot serve now")
+
+    bench = Bench(handle)
+    for _ in range(100):
+        assert (await bench.ask()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    (line,) = bench.lines
+    assert line["advice"] and "PostgreSQL cannot serve now" in line["error"]
+    await bench.clock.advance(REFUSAL_REPEATS_S)
+    await bench.ask()
+    assert len(bench.lines) == 2 and bench.counted("kafka_refusals_total")[0].endswith(" 101.0")
+
+
+async def test_every_refusal_that_is_the_clients_own_is_logged() -> None:
+    async def handle(call: Call, request: InitProducerIdRequest) -> Any:
+        raise Invalid("not a name")
+
+    bench = Bench(handle)
+    for _ in range(3):
+        await bench.ask()
+    assert len(bench.lines) == 3 and "advice" not in bench.lines[0]
 
 
 @pytest.mark.parametrize("kind", [Retryable, partial(HangUp, "produce")], ids=["refused", "hung up"])

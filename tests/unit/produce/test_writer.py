@@ -629,10 +629,10 @@ async def test_own_commit_behind_unknown_ones_is_left_to_the_next_refresh() -> N
 
 
 @pytest.fixture
-async def reported() -> list[BaseException]:
+async def reported() -> list[BaseException | None]:
     """Return what the event loop is told of tasks that broke off; by default it would write to the log."""
-    found: list[BaseException] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context["exception"]))
+    found: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context.get("exception")))
     return found
 
 

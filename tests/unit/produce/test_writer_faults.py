@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from headrace.errors import Fenced
+from headrace.errors import Fenced, OutcomeUnknown, Unusable
 from headrace.index.values import PartStatus
 from headrace.index.writers import retire_writer
 from headrace.produce.offers import NewPart
@@ -11,7 +11,7 @@ from headrace.records.batch import iter_batches
 from headrace.runtime.buffers import BufferPool
 from headrace.testing.batches import make_batch
 from tests.unit.circles import no_collection
-from tests.unit.produce.scripted import WRITER, Hold, WriterKit
+from tests.unit.produce.scripted import WRITER, Hold, Refuse, WriterKit
 
 
 async def test_segment_of_a_fenced_writer_is_closed_when_the_writer_is() -> None:
@@ -64,3 +64,16 @@ async def test_tail_that_fails_keeps_nobody_from_an_answer_or_from_room() -> Non
         offered = await kit.taken(stream, b"%d" % n)
         assert offered.done() and offered.result().status is PartStatus.ACCEPTED
     assert [type(context["exception"]) for context in told] == [MemoryError] * 2
+
+
+async def test_store_that_cannot_be_trusted_is_one_line_without_a_traceback() -> None:
+    kit = WriterKit(frames_in_flight=4, small_frames_in_flight=4)
+    (stream,) = await kit.start()
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    kit.script.plan("commit_frame", *[Refuse(Unusable("meta.db is not to be trusted")) for _ in range(4)])
+    offered = [await kit.taken(stream, b"%d" % n) for n in range(4)]
+    await asyncio.wait(offered)
+    assert all(isinstance(one.exception(), OutcomeUnknown | Fenced) for one in offered)
+    (line,) = told
+    assert "exception" not in line and "meta.db is not to be trusted" in line["message"]

@@ -164,3 +164,14 @@ def test_what_libraries_log_comes_on_the_same_lines(library: logging.Logger) -> 
     assert [line["level"] for line in shown] == ["debug", "info", "warning", "error"]
     assert shown[1]["event"] == "peer a\\nb" and shown[1]["logger"] == "some.library"
     assert "Retryable" in shown[3]["traceback"]
+
+
+def test_warning_of_a_library_names_its_error_without_a_traceback(library: logging.Logger) -> None:
+    stream = io.StringIO()
+    library.addHandler(LogHandler(_log(stream)))
+    try:
+        _fail(0)
+    except Retryable:
+        library.warning("the server is away; retrying", exc_info=True)
+    (line,) = [json.loads(line) for line in _lines(stream)]
+    assert line["error"].startswith("Retryable: ") and "traceback" not in line

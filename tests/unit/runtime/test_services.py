@@ -56,6 +56,12 @@ EXPECTED = [
 ]
 
 
+def is_explained(line: dict[str, object], error: BaseException) -> bool:
+    """Say whether a line tells what to do about an expected error, or where a mistake of ours is."""
+    is_expected = isinstance(error, HeadraceError)
+    return ("traceback" in line) is not is_expected and bool(line.get("advice")) is is_expected
+
+
 class Bench:
     """A clock, a log and metrics, and tickers on top of them."""
 
@@ -145,7 +151,7 @@ async def test_an_error_that_the_shape_cannot_answer_for_ends_the_service_loudly
     assert len(bench.ticked_at) == 1
     assert bench.count("ended") == 1
     [line] = bench.logged()
-    assert line["level"] == "error" and "traceback" in line
+    assert line["level"] == "error" and is_explained(line, error)
     with pytest.raises(type(error)):
         await ticker.wait()
     await ticker.drain()
@@ -483,9 +489,23 @@ async def test_follower_ends_loudly_with_what_it_cannot_answer_for(bench: Bench,
         await follower.wait()
     assert bench.count("ended") == 1
     [line] = bench.logged()
-    assert line["level"] == "error" and line["service"] == "folder" and "traceback" in line
+    assert line["level"] == "error" and line["service"] == "folder" and is_explained(line, error)
     await follower.drain()
     await follower.stop()
+
+
+async def test_store_that_ends_many_services_is_one_line(bench: Bench) -> None:
+    followers = [bench.follower(Following(Unusable("the disk"))) for _ in range(5)]
+    for follower in followers:
+        await follower.start()
+        with pytest.raises(Unusable):
+            await follower.wait()
+    assert bench.count("ended") == 5 and len(bench.logged()) == 1
+    another = bench.follower(Following(Unusable("another disk")))
+    await another.start()
+    with pytest.raises(Unusable):
+        await another.wait()
+    assert len(bench.logged()) == 2
 
 
 async def test_follower_that_comes_to_an_end_has_failed(bench: Bench) -> None:
