@@ -54,7 +54,7 @@ async def _result(node: Node, partitions: FreshPartitions, name: str, asked: _As
 async def _delete(node: Node, partitions: FreshPartitions, name: str, asked: _Asked) -> int:
     """Move the beginning and return it."""
     found = await partitions.find(name, asked.partition_index)
-    if not may_delete_records(found.topic.overrides):
+    if not may_delete_records(found.topic.configs):
         raise Refused(ErrorCode.POLICY_VIOLATION, "records of a compacted topic are not deleted by offset")
     offset = found.head.high_watermark if asked.offset == TO_THE_END else asked.offset
     if offset < 0:

@@ -40,7 +40,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic. Partition n is stream `streams[n]`; `overrides` are the configs that were set for this topic."""
+    """One topic. Partition n is stream `streams[n]`; `overrides` are the configs that were set for this topic.
+
+    `defaults` are those that brokers give it and that differ from Kafka's own.
+    """
 
     id: TopicId
     name: str
@@ -49,3 +52,9 @@ class Topic:
     overrides: Mapping[str, str] = field(default_factory=dict)
     created_at_ms: int = 0
     retention: Retention = field(default_factory=Retention)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """Return what was set for this topic, and the brokers' defaults for the rest."""
+        return {**self.defaults, **self.overrides}

@@ -42,7 +42,7 @@ class Compactor:
 
         `force` asks for a look, not for a round: what is due is for the topic's configuration to say.
         """
-        if not compaction_rules_of(topic.overrides).enable or not table_rules_of(topic.overrides).enable:
+        if not compaction_rules_of(topic.configs).enable or not table_rules_of(topic.overrides).enable:
             self._look_at.pop(topic.id, None)
             return False
         if state is None or not state.ends:
@@ -54,7 +54,7 @@ class Compactor:
 
         There must be no saga under way. Raises `GivenUp` and what the stores raise.
         """
-        clock, rules = self._parts.clock, compaction_rules_of(topic.overrides)
+        clock, rules = self._parts.clock, compaction_rules_of(topic.configs)
         self._look_at[topic.id] = clock.monotonic() + self._limits.look_interval_ms / 1000
         known = await self._parts.sagas.compaction(topic.id) or CompactionState(topic.name)
         streams = await look_at_streams(self._store, self._keys, topic, state.ends, known)

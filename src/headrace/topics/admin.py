@@ -71,6 +71,12 @@ class TopicAdmin:
         self.defaults = defaults
         self.default_partition_count = default_partition_count
 
+    def use_defaults(self, defaults: TopicDefaults, *, partition_count: int) -> None:
+        """Give all topics, and those to come, other defaults from now on."""
+        self.defaults = defaults
+        self.default_partition_count = partition_count
+        self._directory.use_defaults(defaults)
+
     async def create(self, new: NewTopic, *, validate_only: bool = False) -> Topic:
         """Create a topic and return it; with `validate_only`, say what it would be.
 

@@ -26,21 +26,21 @@ class CompactionRules:
     table_follows: bool = False
 
 
-def compaction_rules_of(overrides: Mapping[str, str]) -> CompactionRules:
+def compaction_rules_of(configs: Mapping[str, str]) -> CompactionRules:
     """Return what a topic's configuration demands of its compaction."""
     return CompactionRules(
-        enable=COMPACT in elements_of(_understood(overrides, "cleanup.policy")),
-        dirty_ratio=float(_understood(overrides, "min.cleanable.dirty.ratio")),
-        min_lag_ms=int(_understood(overrides, "min.compaction.lag.ms")),
-        max_lag_ms=int(_understood(overrides, "max.compaction.lag.ms")),
-        delete_retention_ms=int(_understood(overrides, "delete.retention.ms")),
-        table_follows=_understood(overrides, TABLE_COMPACTION) == TABLE_LATEST,
+        enable=COMPACT in elements_of(_understood(configs, "cleanup.policy")),
+        dirty_ratio=float(_understood(configs, "min.cleanable.dirty.ratio")),
+        min_lag_ms=int(_understood(configs, "min.compaction.lag.ms")),
+        max_lag_ms=int(_understood(configs, "max.compaction.lag.ms")),
+        delete_retention_ms=int(_understood(configs, "delete.retention.ms")),
+        table_follows=_understood(configs, TABLE_COMPACTION) == TABLE_LATEST,
     )
 
 
-def _understood(overrides: Mapping[str, str], name: str) -> str:
+def _understood(configs: Mapping[str, str], name: str) -> str:
     config = TOPIC_CONFIGS[name]
     try:
-        return config.kind.show(overrides.get(name, config.default))
+        return config.kind.show(configs.get(name, config.default))
     except ValueError:
         return config.default

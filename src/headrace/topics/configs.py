@@ -1,7 +1,7 @@
 """The configs of topics: checked when they are set, shown with where each value comes from, and turned into rules.
 
-What is stored of a topic are its *overrides*, as they were typed. Everything else comes from the broker's settings
-(`TopicDefaults`), and from Kafka's defaults where there is no such setting.
+What is stored of a topic are its *overrides*, as they were typed. Everything else comes from the broker
+(`TopicDefaults`): from what was set for it while it ran, from its settings, and else from Kafka's defaults.
 
 Must stay true: `rules_of` and `effective` answer for whatever is stored. Values were checked when they were set, but
 perhaps by another release: one that is not understood counts as not set, because a topic that cannot be read at all
@@ -10,8 +10,8 @@ would be worse.
 
 import difflib
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headrace.model.topics import Retention, TopicRules
 from headrace.runtime.text import one_line
@@ -43,27 +43,80 @@ class ConfigSource(enum.IntEnum):
     """Kafka's numbers for where a value comes from."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_GROUP_CONFIG = 8
 
 
+TOPIC_CONFIG_OF: Mapping[str, TopicConfig] = {
+    config.broker_name: config for config in TOPIC_CONFIGS.values() if config.broker_name is not None
+}
+"""The topic configs that a broker has a default for, by the name of the broker's config."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultLayer:
+    """What was set for brokers while they ran, and is a default of topics: by the broker's names, as typed."""
+
+    source: ConfigSource
+    values: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What the broker's settings give to topics that do not say otherwise."""
+    """What the broker gives to topics that do not say otherwise: its settings, and over them layers, strongest first.
+
+    A layer may hold configs of brokers that topics do not have, and values that this release does not understand:
+    they do not count.
+    """
 
     message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     retention_ms: int = DEFAULT_RETENTION_MS
     retention_bytes: int = -1
+    layers: Sequence[DefaultLayer] = ()
+    given: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """The values that differ from Kafka's defaults, by the topic config that they stand for. All topics share it."""
 
-    def given(self) -> dict[str, str]:
-        """Return the values that differ from Kafka's defaults, by the topic config that they stand for."""
+    def __post_init__(self) -> None:
+        values = self._static()
+        for layer in reversed(self.layers):
+            values.update(_understood_in(layer))
+        object.__setattr__(self, "given", values)
+
+    def _static(self) -> dict[str, str]:
+        """Return those that come from the settings."""
         values = {
             "max.message.bytes": str(self.message_max_bytes),
             "retention.ms": str(self.retention_ms),
             "retention.bytes": str(self.retention_bytes),
         }
         return {name: value for name, value in values.items() if value != TOPIC_CONFIGS[name].default}
+
+    def synonyms(self, config: TopicConfig) -> "list[ConfigSynonym]":
+        """Return where the default of a config could come from, strongest first; none if no broker's config does."""
+        if config.broker_name is None:
+            return []
+        found = [(layer.source, _understood_in(layer).get(config.name)) for layer in self.layers]
+        found.append((ConfigSource.STATIC_BROKER_CONFIG, self._static().get(config.name)))
+        found.append((ConfigSource.DEFAULT_CONFIG, config.default))
+        return [
+            ConfigSynonym(name=config.broker_name, value=value, source=source)
+            for source, value in found
+            if value is not None
+        ]
+
+
+def _understood_in(layer: DefaultLayer) -> dict[str, str]:
+    """Return the defaults of topics that a layer gives, by the topic config, each in its one spelling."""
+    found = {}
+    for name, text in layer.values.items():
+        config = TOPIC_CONFIG_OF.get(name)
+        value = None if config is None else _understood(config, {config.name: text})
+        if config is not None and value is not None:
+            found[config.name] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +163,7 @@ def check_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
 
 def rules_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> TopicRules:
     """Return what a topic's configuration demands of every batch."""
-    values = defaults.given()
+    values = dict(defaults.given)
     values.update((name, value) for name, value in overrides.items() if _is_understood(name, value))
     codec = _text(values, "compression.type")
     return TopicRules(
@@ -127,7 +180,7 @@ def rules_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> TopicRule
 
 def retention_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> Retention:
     """Return what a topic's configuration says of how long its records are kept."""
-    values = defaults.given()
+    values = dict(defaults.given)
     values.update((name, value) for name, value in overrides.items() if _is_understood(name, value))
     if DELETE not in _policy(values):
         return Retention()
@@ -135,19 +188,18 @@ def retention_of(overrides: Mapping[str, str], defaults: TopicDefaults) -> Reten
     return Retention(max_age_ms=age_ms if age_ms >= 0 else None, max_bytes=size_bytes if size_bytes >= 0 else None)
 
 
-def may_delete_records(overrides: Mapping[str, str]) -> bool:
+def may_delete_records(configs: Mapping[str, str]) -> bool:
     """Say whether records may be deleted by offset: not where compaction alone decides what goes."""
-    policy = _policy(overrides)
+    policy = _policy(configs)
     return DELETE in policy or COMPACT not in policy
 
 
 def effective(overrides: Mapping[str, str], defaults: TopicDefaults) -> list[ConfigValue]:
     """Return all configs of a topic, by name, each with its value and where that comes from."""
-    given = defaults.given()
-    return [_effective(config, overrides, given) for _, config in sorted(TOPIC_CONFIGS.items())]
+    return [_effective(config, overrides, defaults) for _, config in sorted(TOPIC_CONFIGS.items())]
 
 
-def edited_list(name: str, overrides: Mapping[str, str], elements: str, *, is_append: bool) -> str:
+def edited_list(name: str, configs: Mapping[str, str], elements: str, *, is_append: bool) -> str:
     """Return a list config with elements added to it, or taken away; raise `InvalidTopicConfig` if it is no list.
 
     Elements that are there already, or not there at all, are no error.
@@ -156,9 +208,13 @@ def edited_list(name: str, overrides: Mapping[str, str], elements: str, *, is_ap
     if config.kind.type is not ConfigType.LIST:
         verb = "added to" if is_append else "taken away from"
         raise InvalidTopicConfig(f"nothing can be {verb} {name}, it is no list: set it instead")
-    now = elements_of(overrides.get(name, config.default))
-    named = elements_of(elements)
-    return ",".join(dict.fromkeys((*now, *named)) if is_append else [one for one in now if one not in named])
+    return edited(configs.get(name, config.default), elements, is_append=is_append)
+
+
+def edited(now: str, elements: str, *, is_append: bool) -> str:
+    """Return a list with elements added to it, or taken away."""
+    present, named = elements_of(now), elements_of(elements)
+    return ",".join(dict.fromkeys((*present, *named)) if is_append else [one for one in present if one not in named])
 
 
 def _known(name: str) -> TopicConfig:
@@ -223,18 +279,12 @@ def _level(values: Mapping[str, str], codec: str) -> int | None:
     return _number(values, name)
 
 
-def _effective(config: TopicConfig, overrides: Mapping[str, str], given: Mapping[str, str]) -> ConfigValue:
-    synonyms = []
+def _effective(config: TopicConfig, overrides: Mapping[str, str], defaults: TopicDefaults) -> ConfigValue:
+    synonyms = defaults.synonyms(config)
     override = _understood(config, overrides)
     if override is not None:
         source = ConfigSource.DYNAMIC_TOPIC_CONFIG
-        synonyms.append(ConfigSynonym(name=config.name, value=override, source=source))
-    if config.broker_name is not None:
-        if config.name in given:
-            source = ConfigSource.STATIC_BROKER_CONFIG
-            synonyms.append(ConfigSynonym(name=config.broker_name, value=given[config.name], source=source))
-        source = ConfigSource.DEFAULT_CONFIG
-        synonyms.append(ConfigSynonym(name=config.broker_name, value=config.default, source=source))
+        synonyms.insert(0, ConfigSynonym(name=config.name, value=override, source=source))
     return ConfigValue(
         name=config.name,
         value=synonyms[0].value if synonyms else config.default,

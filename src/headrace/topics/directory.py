@@ -7,7 +7,8 @@ Must stay true: a positive answer may come from memory at once; before any negat
 the caller refreshes. When `refresh` returns, everything that was committed before it was called is known here.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 
 from headrace.metadata import keys
 from headrace.metadata.paging import read_prefix
@@ -32,16 +33,29 @@ def topic_of(record: TopicRecord, defaults: TopicDefaults) -> Topic:
         overrides=record.overrides,
         created_at_ms=record.created_at_ms,
         retention=retention_of(record.overrides, defaults),
+        defaults=defaults.given,
     )
 
 
 class TopicDirectory:
     """All topics in memory."""
 
-    def __init__(self, store: MetadataStore, *, defaults: TopicDefaults, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        defaults: TopicDefaults,
+        clock: Clock,
+        read_defaults: Callable[[], Awaitable[TopicDefaults]] | None = None,
+    ) -> None:
+        """Begin without topics. With `read_defaults`, each refresh asks what topics have by default now.
+
+        A broker hears of other defaults by itself, and calls `use_defaults`.
+        """
         self._store = store
         self._clock = clock
         self._defaults = defaults
+        self._read_defaults = read_defaults
         self._revision = 0
         self.generation = 0
         """Grows whenever topics have come, gone or changed here."""
@@ -95,6 +109,13 @@ class TopicDirectory:
         """Call a listener whenever topics have come, gone or changed here, from now on."""
         self._listeners.append(listener)
 
+    def use_defaults(self, defaults: TopicDefaults) -> None:
+        """Give all topics other defaults from now on."""
+        if defaults == self._defaults:
+            return
+        self._defaults = defaults
+        self._put([self._with_defaults(topic) for topic in self._by_name.values()])
+
     async def refresh(self) -> None:
         """Catch up with everything that was committed before this call; concurrent calls share one read."""
         await self._refresh.run()
@@ -105,6 +126,8 @@ class TopicDirectory:
 
     async def _catch_up(self) -> None:
         """Read the revision first: what is read after it is at least as new, and newer changes come next time."""
+        if self._read_defaults is not None:
+            self.use_defaults(await self._read_defaults())
         raw = await self._store.get(keys.TOPICS_REVISION)
         revision = TopicsRevision() if raw is None else TOPICS_REVISION.decode(raw.value, raw.key)
         behind = revision.number - self._revision
@@ -132,14 +155,25 @@ class TopicDirectory:
         topics = [topic_of(TOPIC_RECORD.decode(item.value, item.key), self._defaults) for item in newer]
         for name in (*gone, *(topic.name for topic in topics)):
             self._forget(name)
+        self._versions.update((item.key, item.version) for item in newer)
+        self._put(topics)
+
+    def _put(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
             self._by_name[topic.name] = self._by_id[topic.id] = topic
             self._by_stream.update(dict.fromkeys(topic.streams, topic))
-        self._versions.update((item.key, item.version) for item in newer)
         self._sorted = None
         self.generation += 1
         for listener in self._listeners:
             listener()
+
+    def _with_defaults(self, topic: Topic) -> Topic:
+        return replace(
+            topic,
+            rules=rules_of(topic.overrides, self._defaults),
+            retention=retention_of(topic.overrides, self._defaults),
+            defaults=self._defaults.given,
+        )
 
     def _forget(self, name: str) -> None:
         known = self._by_name.pop(name, None)

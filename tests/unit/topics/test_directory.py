@@ -13,6 +13,7 @@ from headrace.model.topics import TopicId
 from headrace.topics import directory as directory_module
 from headrace.topics.admin import NewTopic
 from headrace.topics.changing import MAX_REMEMBERED_CHANGES
+from headrace.topics.configs import ConfigSource, DefaultLayer, TopicDefaults
 from headrace.topics.directory import TopicDirectory
 from tests.unit.topics.registry_kit import RegistryKit
 
@@ -200,3 +201,40 @@ def test_any_history_is_known_after_a_refresh(history: list[tuple[str, str]]) ->
         assert len(streams) == len(set(streams))
 
     asyncio.run(live())
+
+
+async def test_other_defaults_count_for_all_topics_at_once_and_listeners_hear_of_it() -> None:
+    kit = RegistryKit()
+    await kit.create("a", "b")
+    await kit.admin.set_configs("b", {"max.message.bytes": "7"})
+    heard: list[int] = []
+    kit.directory.on_change(lambda: heard.append(kit.directory.generation))
+    layer = DefaultLayer(
+        source=ConfigSource.DYNAMIC_BROKER_CONFIG,
+        values={"message.max.bytes": "5000", "log.retention.ms": "9", "num.partitions": "3", "compression.type": "?"},
+    )
+    kit.directory.use_defaults(TopicDefaults(layers=[layer]))
+    a, b = kit.directory.known()
+    assert (a.rules.max_message_bytes, b.rules.max_message_bytes) == (5000, 7)
+    assert (a.retention.max_age_ms, a.rules.compression) == (9, None)
+    assert a.configs == {"max.message.bytes": "5000", "retention.ms": "9"}
+    assert kit.directory.by_stream(a.streams[0]) is a and kit.directory.get_by_id(b.id) is b
+    kit.directory.use_defaults(TopicDefaults(layers=[layer]))
+    assert len(heard) == 1, "the same defaults again are no news"
+    await kit.create("c")
+    assert [topic.rules.max_message_bytes for topic in kit.directory.known()] == [5000, 7, 5000]
+
+
+async def test_a_reader_of_defaults_is_asked_with_every_refresh() -> None:
+    kit = RegistryKit()
+    await kit.create("a")
+    now = TopicDefaults()
+
+    async def read() -> TopicDefaults:
+        return now
+
+    directory = TopicDirectory(kit.store, defaults=now, clock=kit.clock, read_defaults=read)
+    await directory.refresh()
+    now = TopicDefaults(message_max_bytes=4000)
+    await directory.refresh()
+    assert directory.known()[0].rules.max_message_bytes == 4000
