@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from headrace.broker.dynamic_configs import THROTTLES, fixed_facts
 from headrace.cli.options import OPTION_OF_KEY
 from headrace.handlers.api import Api
 from headrace.handlers.table import TABLE
 from headrace.runtime.configuration import Group, Setting, groups_of
-from headrace.settings import VARIABLES_THAT_ARE_NOT_SETTINGS, Settings
+from headrace.settings import VARIABLES_THAT_ARE_NOT_SETTINGS, Settings, all_settings, load_settings
 from headrace.topics.config_table import TOPIC_CONFIGS
+from headrace.topics.configs import TOPIC_CONFIG_OF
 from tools.limits_page import limits_page
 
 PROJECT = Path(__file__).parents[1]
@@ -24,6 +26,8 @@ In TOML a key may be written as it is (`num.partitions = 3`), as a table (`[num]
 (`"num.partitions" = 3`). Its environment variable is `HEADRACE_` and the key in capitals, with `_` for `.`:
 `HEADRACE_NUM_PARTITIONS=3`. A key that does not exist is an error. A default such as `sqlite:{data.dir}/meta.db`
 follows the setting in braces.
+
+A *dynamic* setting can also change while brokers run: [broker-configs.md](broker-configs.md) says how.
 """
 
 _BYTES_PER_STEP = 1024
@@ -51,7 +55,10 @@ def _section(group: Group) -> str:
 
 def _row(setting: Setting) -> str:
     option = f" (`{OPTION_OF_KEY[setting.key]}`)" if setting.key in OPTION_OF_KEY else ""
-    return f"| `{setting.key}`{option} | {_default(setting)} | {setting.kind.expected} | {setting.sentence} |"
+    dynamic = " *dynamic*" if setting.is_dynamic else ""
+    return (
+        f"| `{setting.key}`{option}{dynamic} | {_default(setting)} | {setting.kind.expected} | {setting.sentence} |"
+    )
 
 
 def _default(setting: Setting) -> str:
@@ -138,7 +145,67 @@ def topic_configs_page() -> str:
     return TOPIC_CONFIGS_HEAD + "\n".join(rows) + "\n"
 
 
+BROKER_CONFIGS_HEAD = """\
+# Broker configs that change while brokers run
+
+<!-- Generated from src/headrace/broker/dynamic_configs.py and src/headrace/settings/ by `make docs`. -->
+
+`kafka-configs`, or any Kafka client, sets them for one broker (by its node id) or for all of them
+(`--entity-default`, the empty name). They are kept in the metadata store: every broker follows them, and a restart
+finds them again. What counts is, from strong to weak: what was set for the broker, what was set for all, its
+settings, the default.
+
+    kafka-configs --bootstrap-server HOST:PORT --entity-type brokers --entity-default \\
+        --alter --add-config num.partitions=3
+
+DescribeConfigs shows all configs of a broker, each with its source; those that are not listed here are read-only. A
+name that does not exist, or that cannot change, is refused, and so is a value that contradicts another setting. A
+value that was stored and contradicts the settings of a later start is ignored by that broker, with a warning.
+
+## Settings
+
+They count at once. Limits of groups count for members who come; those who are there stay.
+
+| config | allowed | what for |
+|---|---|---|
+"""
+
+TOPIC_DEFAULTS_HEAD = """
+## Defaults of topics
+
+What a topic does not set for itself comes from here. The pipeline and `headrace` commands go by what is set for all.
+
+| config | topic's config | allowed | default |
+|---|---|---|---|
+"""
+
+BROKER_CONFIGS_TAIL = """
+## Without effect
+
+{throttles}: tools set these while replicas move. They are stored and shown.
+
+## To be read only
+
+Kafka's names for what is fixed here: {facts}.
+"""
+
+
+def broker_configs_page() -> str:
+    """Return the text of docs/reference/broker-configs.md."""
+    settings = [f"| `{one.key}` | {one.kind.expected} | {one.sentence} |" for one in all_settings() if one.is_dynamic]
+    defaults = [
+        f"| `{name}` | `{one.name}` | {one.kind.expected} | {f'`{one.default}`' if one.default else 'nothing'} |"
+        for name, one in sorted(TOPIC_CONFIG_OF.items())
+    ]
+    facts = fixed_facts(load_settings().tree)
+    tail = BROKER_CONFIGS_TAIL.format(
+        throttles=", ".join(f"`{name}`" for name in THROTTLES), facts=", ".join(f"`{name}`" for name in facts)
+    )
+    return BROKER_CONFIGS_HEAD + "\n".join(settings) + "\n" + TOPIC_DEFAULTS_HEAD + "\n".join(defaults) + "\n" + tail
+
+
 PAGES = {
+    PROJECT / "docs" / "reference" / "broker-configs.md": broker_configs_page,
     PROJECT / "docs" / "reference" / "topic-configs.md": topic_configs_page,
     PROJECT / "docs" / "reference" / "settings.md": settings_page,
     PROJECT / "docs" / "reference" / "kafka-apis.md": kafka_apis_page,

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from headrace.cluster import broker_configs
 from headrace.groups import classic_records, consumer_records
 from headrace.groups import configs as group_configs
 from headrace.groups import records as group_records
@@ -26,6 +27,7 @@ HOMES = (
     classic_records,
     consumer_records,
     group_configs,
+    broker_configs,
     pipeline_records,
     compaction_state,
 )
@@ -76,6 +78,7 @@ def test_every_key_is_listed() -> None:
         "d/0000/objects/<object id>": domain.object(ObjectId("o")),
         "d/0000/writers/<writer>": domain.writer(WriterId("w")),
         "group-configs/<group>": keys.group_config("g"),
+        "broker-configs/<node id>": keys.broker_config(1),
         "d/0000/groups/<group>/head": domain.group("g").head,
         "d/0000/groups/<group>/lease": domain.group("g").lease,
         "d/0000/groups/<group>/members/<member>": domain.group("g").member("m"),

@@ -1,9 +1,13 @@
 """Put the parts of a broker together, as the settings say."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.broker.dynamic_configs import BrokerConfigRules
 from headrace.broker.groups import group_defaults, make_group_parts
-from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, Storage, topic_defaults
+from headrace.broker.live_settings import LiveSettings
+from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, Storage
+from headrace.cluster.broker_configs import BrokerConfigs
 from headrace.cluster.membership import Membership
 from headrace.cluster.view import ClusterView
 from headrace.fetch.catchup import CatchUp, CatchUpLimits
@@ -21,7 +25,7 @@ from headrace.groups.meters import GroupMetrics
 from headrace.groups.seats import Seats
 from headrace.groups.topic_news import TopicNews
 from headrace.handlers.all_topics import AllTopics
-from headrace.handlers.node import Node
+from headrace.handlers.node import LiveLimits, Node
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
 from headrace.produce.log import ProduceLog
@@ -30,11 +34,10 @@ from headrace.produce.producer_ids import ProducerIds
 from headrace.produce.settlement import WriterLimits
 from headrace.produce.writer import LogWriter, WriterMetrics
 from headrace.runtime.executor import Executor
+from headrace.runtime.setting_kinds import Address
 from headrace.runtime.turns import LoopTurns
 from headrace.settings import HeadraceConfiguration, Settings
 from headrace.topics.admin import TopicAdmin
-from headrace.topics.config_kinds import ConfigType
-from headrace.topics.configs import ConfigSource, ConfigSynonym, ConfigValue
 from headrace.topics.directory import TopicDirectory
 
 LOCAL_FAR_READS = 2
@@ -54,6 +57,7 @@ class Parts:
     """Everything a broker is made of, before it starts."""
 
     node: Node
+    live: LiveSettings
     tail: TailCache
     catch_up: CatchUp
     row_groups: RowGroupCache[GroupKey]
@@ -71,13 +75,17 @@ def assemble(
     executor: Executor,
     table_executor: Executor,
     pattern_executor: Executor,
+    told: Callable[[], Address],
 ) -> Parts:
-    """Make the parts; nothing runs yet."""
+    """Make the parts; nothing runs yet. `told` says where clients reach this broker, once it listens."""
     settings = configuration.tree
     clock, metadata = runtime.clock, storage.metadata
     keys = DomainKeys(DOMAIN)
     index = IndexCache(metadata, keys, max_folded_entries=MAX_FOLDED_ENTRIES)
-    defaults = topic_defaults(settings)
+    rules = BrokerConfigRules(configuration, told=told)
+    broker_configs = BrokerConfigs(metadata, node_id=settings.broker.node_id, rules=rules, clock=clock)
+    live = LiveSettings(settings, broker_configs, log=runtime.log)
+    defaults = live.topic_defaults
     topics = TopicDirectory(metadata, defaults=defaults, clock=clock)
     admin = TopicAdmin(
         store=metadata,
@@ -116,8 +124,9 @@ def assemble(
     group_configs = GroupConfigs(metadata, defaults=group_defaults(settings), clock=clock)
     group_metrics = GroupMetrics(runtime.metrics)
     groups = make_group_parts(
-        settings, runtime, metadata, keys, topics, group_configs, group_metrics, executor=pattern_executor
+        settings, runtime, metadata, keys, topics, group_configs, group_metrics, live, executor=pattern_executor
     )
+    limits = live_limits(settings)
     node = Node(
         node_id=settings.broker.node_id,
         clock=clock,
@@ -160,13 +169,20 @@ def assemble(
             patterns=groups.patterns,
         ),
         group_configs=group_configs,
-        offset_metadata_max_bytes=settings.groups.offset_metadata_max_bytes,
-        broker_configs=broker_configs(configuration),
-        auto_create_topics=settings.topics.auto_create,
+        broker_configs=broker_configs,
+        live=limits,
         max_open_bytes=settings.topics.decompression_max_bytes,
     )
+
+    def use(now: Settings) -> None:
+        admin.use_defaults(live.topic_defaults, partition_count=now.topics.num_partitions)
+        limits.auto_create_topics = now.topics.auto_create
+        limits.offset_metadata_max_bytes = now.groups.offset_metadata_max_bytes
+
+    live.used_by(use)
     return Parts(
         node=node,
+        live=live,
         tail=tail,
         catch_up=catch_up,
         row_groups=row_groups,
@@ -176,30 +192,12 @@ def assemble(
     )
 
 
-def broker_configs(configuration: HeadraceConfiguration) -> list[ConfigValue]:
-    """Return this broker's settings as Kafka's tools show them: they are changed at start, and only there."""
-    return [
-        ConfigValue(
-            name=origin.setting.key,
-            value=origin.shown,
-            source=_source(origin.source),
-            is_read_only=True,
-            synonyms=(ConfigSynonym(name=origin.setting.key, value=origin.shown, source=_source(origin.source)),),
-            type=_type_of(origin.value),
-            documentation=origin.setting.sentence,
-        )
-        for origin in configuration.origins
-    ]
-
-
-def _source(source: str) -> ConfigSource:
-    return ConfigSource.DEFAULT_CONFIG if source == "default" else ConfigSource.STATIC_BROKER_CONFIG
-
-
-def _type_of(value: object) -> ConfigType:
-    if isinstance(value, bool):
-        return ConfigType.BOOLEAN
-    return ConfigType.LONG if isinstance(value, int) else ConfigType.STRING
+def live_limits(settings: Settings) -> LiveLimits:
+    """Return what handlers go by and may change while the broker runs."""
+    return LiveLimits(
+        auto_create_topics=settings.topics.auto_create,
+        offset_metadata_max_bytes=settings.groups.offset_metadata_max_bytes,
+    )
 
 
 def make_writer(

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from headrace.broker.live_settings import LiveSettings
 from headrace.broker.storage import Runtime, Storage
 from headrace.groups.configs import GroupConfigs
 from headrace.groups.images import TopicImages
@@ -11,7 +12,7 @@ from headrace.groups.machine import GroupMachine
 from headrace.groups.meters import GroupMetrics
 from headrace.groups.pace import BrokerPace
 from headrace.groups.patterns import Patterns
-from headrace.groups.protocol import ConfigChanged, GroupConfig, GroupLimits, Moment
+from headrace.groups.protocol import ConfigChanged, GroupConfig, GroupLimits, LimitsChanged, Moment
 from headrace.groups.records import Loaded
 from headrace.groups.seats import Seats
 from headrace.groups.topic_news import TopicNews
@@ -39,6 +40,28 @@ def group_defaults(settings: Settings) -> GroupConfig:
     )
 
 
+def group_limits(settings: Settings) -> GroupLimits:
+    """Return what a broker allows of every group."""
+    groups = settings.groups
+    return GroupLimits(
+        max_members=groups.max_size,
+        min_session_timeout_ms=groups.min_session_timeout_ms,
+        max_session_timeout_ms=groups.max_session_timeout_ms,
+        initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
+        max_metadata_bytes=groups.member_metadata_max_bytes,
+        max_subscribed_topics=groups.max_subscribed_topics,
+    )
+
+
+def keep_limits(settings: Settings) -> KeepLimits:
+    """Return how long offsets are kept, and how many groups are looked at together."""
+    return KeepLimits(
+        retention_ms=settings.groups.offsets_retention_minutes * MINUTE_MS,
+        groups_per_tick=GROUPS_PER_TICK,
+        lone_lease_ms=LONE_LEASE_MS,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupParts:
     """The seats of this broker's groups, and what they hear of topics and patterns."""
@@ -56,6 +79,7 @@ def make_group_parts(
     topics: TopicDirectory,
     configs: GroupConfigs,
     metrics: GroupMetrics,
+    live: LiveSettings,
     *,
     executor: Executor,
 ) -> GroupParts:
@@ -63,19 +87,11 @@ def make_group_parts(
 
     The executor matches regular expressions. It has a thread of its own, because that may take long.
     """
-    groups = settings.groups
+    groups, limits = settings.groups, group_limits(settings)
     pace = BrokerPace(beats_per_second=groups.heartbeats_per_second)
     images = TopicImages(topics)
     patterns = Patterns(names=lambda: images.current().by_name, executor=executor, worked_s=time.thread_time)
     images.match_by(patterns.matching)
-    limits = GroupLimits(
-        max_members=groups.max_size,
-        min_session_timeout_ms=groups.min_session_timeout_ms,
-        max_session_timeout_ms=groups.max_session_timeout_ms,
-        initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
-        max_metadata_bytes=groups.member_metadata_max_bytes,
-        max_subscribed_topics=groups.max_subscribed_topics,
-    )
 
     def make_machine(loaded: Loaded, now: Moment) -> GroupMachine:
         return GroupMachine(
@@ -113,14 +129,27 @@ def make_group_parts(
         if seat is not None:
             seat.tell(ConfigChanged(config=configs.of(group_id)))
 
+    def use(now: Settings) -> None:
+        nonlocal limits
+        limits = group_limits(now)
+        pace.beats_per_second = now.groups.heartbeats_per_second
+        seats.use_limits(max_groups=now.groups.max_groups, idle_s=now.groups.idle_timeout_ms / 1000)
+        configs.defaults, configs.sources = group_defaults(now), live.sources
+        for seat in seats:
+            seat.tell(LimitsChanged(limits=limits))
+            seat.tell(ConfigChanged(config=configs.of(seat.group_id)))
+
+    live.used_by(use)
     topics.on_change(news.changed)
     configs.on_change(config_changed)
     return GroupParts(seats=seats, patterns=patterns, news=news)
 
 
-def group_keeper(settings: Settings, runtime: Runtime, storage: Storage, node: Node, seats: Seats) -> GroupKeeper:
+def group_keeper(
+    settings: Settings, runtime: Runtime, storage: Storage, node: Node, seats: Seats, live: LiveSettings
+) -> GroupKeeper:
     """Make what forgets offsets and groups."""
-    return GroupKeeper(
+    keeper = GroupKeeper(
         store=storage.metadata,
         keys=node.keys,
         topics=node.topics,
@@ -128,9 +157,7 @@ def group_keeper(settings: Settings, runtime: Runtime, storage: Storage, node: N
         session=lambda: seats.session,
         clock=runtime.clock,
         crash_points=runtime.crash_points,
-        limits=KeepLimits(
-            retention_ms=settings.groups.offsets_retention_minutes * MINUTE_MS,
-            groups_per_tick=GROUPS_PER_TICK,
-            lone_lease_ms=LONE_LEASE_MS,
-        ),
+        limits=keep_limits(settings),
     )
+    live.used_by(lambda now: keeper.use_limits(keep_limits(now)))
+    return keeper

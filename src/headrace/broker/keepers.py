@@ -105,6 +105,7 @@ class _Making:
             self._follower("topic-follower", node.topics.follow),
             self._follower("cluster-follower", node.cluster.follow),
             self._follower("group-config-follower", node.group_configs.follow),
+            self._follower("broker-config-follower", node.broker_configs.follow),
             self._follower("group-alarms", self._parts.seats.alarms.run),
             self._follower("group-topics", self._parts.topic_news.run),
         ]
@@ -194,7 +195,8 @@ class _Making:
 
     def group_keepers(self) -> list[Service]:
         """Return those who let idle groups rest, and forget what nobody asks for."""
-        keeper = group_keeper(self._settings, self._runtime, self._storage, self._node, self._parts.seats)
+        parts = self._parts
+        keeper = group_keeper(self._settings, self._runtime, self._storage, self._node, parts.seats, parts.live)
         interval_ms = self._settings.groups.offsets_retention_check_interval_ms
         return [
             self.ticker("group-idler", self._parts.seats.tick, GROUPS_IDLE_INTERVAL_MS),

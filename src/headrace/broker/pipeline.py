@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from headrace.broker.collecting import make_orphan_sweeper
+from headrace.broker.live_settings import defaults_reader
 from headrace.broker.spark import objects_address, spark_options
 from headrace.broker.storage import DOMAIN, MAX_FOLDED_ENTRIES, Runtime, Storage, opened_storage, topic_defaults
 from headrace.broker.tables import expiry_rule, open_table_catalog
@@ -81,7 +82,12 @@ class PipelineHost:
         self._catalog = catalog
         self._progress = progress
         self._keys = DomainKeys(DOMAIN)
-        self._topics = TopicDirectory(storage.metadata, defaults=topic_defaults(settings), clock=runtime.clock)
+        self._topics = TopicDirectory(
+            storage.metadata,
+            defaults=topic_defaults(settings),
+            clock=runtime.clock,
+            read_defaults=defaults_reader(settings, storage.metadata),
+        )
         self._index = IndexCache(storage.metadata, self._keys, max_folded_entries=MAX_FOLDED_ENTRIES)
         self._sagas = Sagas(storage.metadata, self._keys)
         self._sessions = SessionHolder(storage.metadata, runtime.clock, timeout_ms=settings.broker.session_timeout_ms)

@@ -31,7 +31,7 @@ from headrace.runtime.services import Services, explained
 from headrace.runtime.setting_kinds import Address
 from headrace.server.limits import ServerLimits
 from headrace.server.listener import KafkaServer, ServerMetrics
-from headrace.settings import HeadraceConfiguration
+from headrace.settings import HeadraceConfiguration, Settings
 from headrace.settings.network import NetworkSettings
 
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ class Broker:
             executor=executor,
             table_executor=table_executor,
             pattern_executor=pattern_executor,
+            told=self._told,
         )
         node = self._parts.node
         dispatcher = Dispatcher(node, TABLE, clock=runtime.clock, log=runtime.log, metrics=runtime.metrics)
@@ -173,6 +174,7 @@ class Broker:
             log=runtime.log,
             metrics=ServerMetrics(runtime.metrics),
         )
+        self._parts.live.used_by(self._use_settings)
         self._incarnations = Incarnations(
             join=self._join,
             make_writer=lambda membership: make_writer(settings, runtime, storage, self._parts, membership),
@@ -204,6 +206,8 @@ class Broker:
         await node.cluster.refresh()
         listeners = self._settings.network.listeners
         await node.group_configs.refresh()
+        # Before anything is kept or deleted by them: retention, too, goes by what was set while brokers ran.
+        await node.broker_configs.refresh()
         self._kafka_port = await self._server.start(listeners.host, listeners.port)
         told = self._told()
         node.cluster.introduce(node_id=node.node_id, host=told.host, port=told.port, rack=self._settings.broker.rack)
@@ -284,6 +288,9 @@ class Broker:
             rng=runtime.rng,
             log=runtime.log,
         )
+
+    def _use_settings(self, settings: Settings) -> None:
+        self._server.limits = server_limits(settings.network)
 
     def _told(self) -> Address:
         """Return where clients are told to reach this broker."""

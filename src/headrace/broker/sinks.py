@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
+from headrace.broker.live_settings import defaults_reader
 from headrace.broker.spark import objects_address, settings_of
 from headrace.broker.storage import DOMAIN, topic_defaults
 from headrace.cluster.identity import require_identity
@@ -84,7 +85,12 @@ async def _opened_driver(settings: Settings, crash_points: CrashPoints) -> Async
             keys=keys,
             metadata=metadata,
             objects=objects,
-            topics=TopicDirectory(metadata, defaults=topic_defaults(settings), clock=clock),
+            topics=TopicDirectory(
+                metadata,
+                defaults=topic_defaults(settings),
+                clock=clock,
+                read_defaults=defaults_reader(settings, metadata),
+            ),
             address=address,
             clock=clock,
             rng=rng,

@@ -5,7 +5,7 @@ receives plain values and ports through its constructor. The brokers of a simula
 """
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from headrace.runtime.logs import Log, LogHandler, open_log
 from headrace.runtime.metrics import Metrics
 from headrace.runtime.rng import Rng, system_rng
 from headrace.settings import Settings
-from headrace.topics.configs import TopicDefaults
+from headrace.topics.configs import DefaultLayer, TopicDefaults
 
 DOMAIN = DomainId(0)
 """The one domain there is, until a decision page says how a transaction crosses two."""
@@ -69,12 +69,13 @@ def assemble_runtime(settings: Settings, *, environment: Mapping[str, str], log_
     return Runtime(clock=clock, rng=system_rng(), crash_points=crash_points, metrics=Metrics(), log=log)
 
 
-def topic_defaults(settings: Settings) -> TopicDefaults:
-    """Return what a topic is unless its own configuration says otherwise."""
+def topic_defaults(settings: Settings, layers: Sequence[DefaultLayer] = ()) -> TopicDefaults:
+    """Return what a topic is unless its own configuration says otherwise; the layers were set while brokers run."""
     return TopicDefaults(
         message_max_bytes=settings.topics.message_max_bytes,
         retention_ms=settings.retention.default_ms,
         retention_bytes=settings.retention.bytes,
+        layers=layers,
     )
 
 

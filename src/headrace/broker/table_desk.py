@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.broker.live_settings import defaults_reader
 from headrace.broker.storage import Runtime, opened_storage, topic_defaults
 from headrace.broker.tables import open_table_catalog
 from headrace.errors import HeadraceError, Missing
@@ -178,7 +179,7 @@ class TableDesk:
         lag = await measure_lag(self._index, topic, state, now_ms=self._clock.now_ms())
         look, problem = await self._looked_at(topic)
         rules = table_rules_of(topic.overrides)
-        if compaction_rules_of(topic.overrides).enable and not rules.enable:
+        if compaction_rules_of(topic.configs).enable and not rules.enable:
             problem = problem or NOT_COMPACTED
         head = None if look is None else look.head
         ends = {} if state is None else state.ends
@@ -213,7 +214,12 @@ async def opened_table_desk(settings: Settings, runtime: Runtime) -> AsyncIterat
                 objects=storage.objects,
                 scanner=catalog,
                 letters=catalog,
-                topics=TopicDirectory(storage.metadata, defaults=topic_defaults(settings), clock=runtime.clock),
+                topics=TopicDirectory(
+                    storage.metadata,
+                    defaults=topic_defaults(settings),
+                    clock=runtime.clock,
+                    read_defaults=defaults_reader(settings, storage.metadata),
+                ),
                 clock=runtime.clock,
                 executor=executor,
                 max_open_bytes=settings.topics.decompression_max_bytes,

@@ -48,6 +48,7 @@ from headrace.groups.protocol import (
     Leave,
     Leaver,
     LeaveReply,
+    LimitsChanged,
     Moment,
     Noted,
     Reply,
@@ -130,6 +131,8 @@ class ClassicGroup(Phases):
                 self._tick()
             case ConsumerBeat():
                 self._effects.append(Reply(token, ConsumerBeatReply(error=ErrorCode.GROUP_ID_NOT_FOUND)))
+            case LimitsChanged():
+                self._limits = event.limits
         return self._effects
 
     # Heartbeats and time

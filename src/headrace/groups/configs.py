@@ -101,13 +101,18 @@ def config_of(overrides: Mapping[str, str], defaults: GroupConfig) -> GroupConfi
     )
 
 
-def effective(overrides: Mapping[str, str], defaults: GroupConfig) -> list[ConfigValue]:
-    """Return all configs of a group as Kafka's tools show them, by name, each with where its value comes from."""
+def effective(
+    overrides: Mapping[str, str], defaults: GroupConfig, sources: Mapping[str, ConfigSource] | None = None
+) -> list[ConfigValue]:
+    """Return all configs of a group as Kafka's tools show them, by name, each with where its value comes from.
+
+    `sources` names the broker's settings that were set while it runs, and for whom.
+    """
     given = {
         SESSION_TIMEOUT: str(defaults.session_timeout_ms),
         HEARTBEAT_INTERVAL: str(defaults.heartbeat_interval_ms or CHOSEN_BY_COORDINATOR),
     }
-    return [_effective(name, overrides, given[name]) for name in sorted(CONFIGS)]
+    return [_effective(name, overrides, given[name], sources or {}) for name in sorted(CONFIGS)]
 
 
 class GroupConfigs:
@@ -120,6 +125,8 @@ class GroupConfigs:
         self._listeners: list[Callable[[str], None]] = []
         self._refresh = SharedRefresh(self._catch_up)
         self.defaults = defaults
+        self.sources: Mapping[str, ConfigSource] = {}
+        """Which of the defaults were set while the broker runs, by the broker's names, and for whom."""
 
     def of(self, group_id: str) -> GroupConfig:
         """Return a group's configuration as it is known here."""
@@ -190,11 +197,13 @@ class GroupConfigs:
                     listener(group_id)
 
 
-def _effective(name: str, overrides: Mapping[str, str], given: str) -> ConfigValue:
+def _effective(
+    name: str, overrides: Mapping[str, str], given: str, sources: Mapping[str, ConfigSource]
+) -> ConfigValue:
     config = CONFIGS[name]
     synonyms = [ConfigSynonym(name=config.setting, value=config.default, source=ConfigSource.DEFAULT_CONFIG)]
-    if given != config.default:
-        source = ConfigSource.STATIC_BROKER_CONFIG
+    source = sources.get(config.setting, ConfigSource.STATIC_BROKER_CONFIG)
+    if given != config.default or config.setting in sources:
         synonyms.insert(0, ConfigSynonym(name=config.setting, value=given, source=source))
     value = overrides.get(name)
     if value is not None and _is_understood(name, value):

@@ -54,6 +54,7 @@ from headrace.groups.protocol import (
     GroupLimits,
     Join,
     Leave,
+    LimitsChanged,
     Moment,
     Pace,
     Partitions,
@@ -192,6 +193,8 @@ class ConsumerGroup:
                 core.bump_if_topics_changed()
             case ConfigChanged():
                 core.config = event.config
+            case LimitsChanged():
+                self._limits = event.limits
         return core.finish()
 
     def _rest_reply(self, event: ConsumerBeat, now: Moment) -> ConsumerBeatReply | None:

@@ -96,6 +96,10 @@ class GroupKeeper:
         """Whether the next tick begins with the first group again."""
         return self._after is None and not self._ahead and self._tidying is None
 
+    def use_limits(self, limits: KeepLimits) -> None:
+        """Keep offsets by other limits from now on."""
+        self._limits = limits
+
     async def tick(self) -> int:
         """Make the next step and return how many offsets went.
 

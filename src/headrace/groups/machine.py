@@ -26,6 +26,7 @@ from headrace.groups.protocol import (
     GroupDescription,
     GroupLimits,
     Join,
+    LimitsChanged,
     Moment,
     Noted,
     Pace,
@@ -108,6 +109,8 @@ class GroupMachine:
             self._image = event.image
         elif isinstance(event, ConfigChanged):
             self._config = event.config
+        elif isinstance(event, LimitsChanged):
+            self._limits = event.limits
         machine = self._machine
         if isinstance(machine, ClassicGroup):
             if type(event) is ConsumerBeat and event.member_epoch == JOINING_EPOCH:

@@ -165,7 +165,14 @@ class ConfigChanged:
     config: "GroupConfig"
 
 
-Event: TypeAlias = Join | Sync | Beat | Leave | ConsumerBeat | Tick | TopicsChanged | ConfigChanged
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsChanged:
+    """The broker allows other things of its groups now; members that are there stay."""
+
+    limits: "GroupLimits"
+
+
+Event: TypeAlias = Join | Sync | Beat | Leave | ConsumerBeat | Tick | TopicsChanged | ConfigChanged | LimitsChanged
 
 
 # Replies

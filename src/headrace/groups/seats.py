@@ -89,6 +89,11 @@ class Seats:
         """How many members all these groups have."""
         return self._pace.member_count
 
+    def use_limits(self, *, max_groups: int, idle_s: float) -> None:
+        """Take so many groups from now on, and let idle ones go after so long; groups that are here stay."""
+        self._max_groups = max_groups
+        self._idle_s = idle_s
+
     def begin(self, tenure: Tenure) -> None:
         """Take groups from now on, in this membership."""
         self.end()

@@ -1,11 +1,12 @@
-"""AlterConfigs (33), versions 0-2: replace all configs of topics and groups; v2 is flexible.
+"""AlterConfigs (33), versions 0-2: replace all configs of topics, groups and brokers; v2 is flexible.
 
 What a request does not name goes back to its default: that is why clients have moved to IncrementalAlterConfigs.
-Only topics and groups can be altered. Each one is changed in one transaction, or not at all.
+A broker is altered by itself, or, without a name, all of them together; only what can change while they run. Each
+resource is changed in one transaction, or not at all.
 """
 
 from headrace.handlers.call import Call, Refusal, Refused
-from headrace.handlers.config_resources import ResourceType, alter_each
+from headrace.handlers.config_resources import ResourceType, alter_each, check_is_self
 from headrace.handlers.node import Node
 from headrace.model.error_codes import ErrorCode
 from headrace.runtime.text import one_line
@@ -24,6 +25,12 @@ async def handle(node: Node, call: Call, request: AlterConfigsRequest) -> AlterC
             await node.group_configs.set(
                 resource.resource_name, configs, replace=True, validate_only=request.validate_only
             )
+            return
+        if resource.resource_type == ResourceType.BROKER:
+            for_all = not resource.resource_name
+            if not for_all:
+                check_is_self(node, resource.resource_name)
+            await node.broker_configs.set(configs, for_all=for_all, replace=True, validate_only=request.validate_only)
             return
         await node.admin.set_configs(
             resource.resource_name, configs, replace=True, validate_only=request.validate_only

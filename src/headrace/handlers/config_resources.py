@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
+from headrace.cluster.broker_configs import InvalidBrokerConfig, NoList
 from headrace.errors import HeadraceError
 from headrace.groups.configs import InvalidGroupConfig
 from headrace.handlers.call import Refusal, Refused
+from headrace.handlers.node import Node
 from headrace.handlers.topic_refusals import refusal_of_topic
 from headrace.model.error_codes import ErrorCode
 
@@ -23,13 +25,11 @@ class ResourceType(enum.IntEnum):
 
 
 _WHY_FIXED = {
-    ResourceType.BROKER: "a broker's settings are given when it starts: change its settings file, its HEADRACE_* "
-    "variables or its command line, and start it again",
     ResourceType.BROKER_LOGGER: "a broker has one log level, logging.level, and it is given when it starts",
     ResourceType.CLIENT_METRICS: "brokers do not ask clients for metrics, so there is nothing to configure",
 }
 
-ALTERABLE = frozenset({ResourceType.TOPIC, ResourceType.GROUP})
+ALTERABLE = frozenset({ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP})
 
 ALTERED = Refusal(ErrorCode.NONE)
 
@@ -54,20 +54,29 @@ R = TypeVar("R", bound=_Resource)
 
 
 async def alter_each(resources: Sequence[R], alter: Callable[[R], Awaitable[None]]) -> list[Refusal]:
-    """Alter every topic and group that can be altered; return what became of each resource, in order."""
+    """Alter every resource that can be altered; return what became of each, in order."""
     times = Counter((one.resource_type, one.resource_name) for one in resources)
     outcomes = []
     for resource in resources:
         try:
             _check(resource, is_repeated=times[resource.resource_type, resource.resource_name] > 1)
             await alter(resource)
-        except InvalidGroupConfig as error:
+        except (InvalidGroupConfig, NoList) as error:
             outcomes.append(Refusal(ErrorCode.INVALID_CONFIG, str(error)))
+        except InvalidBrokerConfig as error:
+            # Not INVALID_CONFIG: this is what Apache Kafka 4.3 answers, for wrong values as well.
+            outcomes.append(Refusal(ErrorCode.INVALID_REQUEST, str(error)))
         except (HeadraceError, Refused) as error:
             outcomes.append(refusal_of_topic(error))
         else:
             outcomes.append(ALTERED)
     return outcomes
+
+
+def check_is_self(node: Node, name: str) -> None:
+    """Raise `Refused` unless a broker is named that is this one: each answers for itself, as in Kafka."""
+    if name != str(node.node_id):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}: ask the broker that you mean")
 
 
 def unknown_type(number: int) -> Refused:

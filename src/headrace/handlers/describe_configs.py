@@ -3,9 +3,9 @@
 - v1 tells sources and synonyms; v3 types and, if asked for, a sentence on each config; v4 is flexible.
 
 A list of names that is null or empty asks for all; unknown names are left out, as by Kafka. A broker answers for
-itself: clients send the question to the broker that they name. There are no settings for all brokers at once that
-could be changed while they run, so the broker without a name has none to show; the same goes for loggers and client
-metrics. A group has configs whether it exists or not.
+itself: clients send the question to the broker that they name. The broker without a name stands for all of them, and
+shows what was set for all while they run. There is nothing to show of loggers and client metrics. A group has configs
+whether it exists or not.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from headrace.errors import HeadraceError, Missing
 from headrace.groups.configs import effective as effective_of_group
 from headrace.handlers.call import Call, Refusal, Refused
-from headrace.handlers.config_resources import ResourceType, unknown_type
+from headrace.handlers.config_resources import ResourceType, check_is_self, unknown_type
 from headrace.handlers.node import Node
 from headrace.handlers.topic_refusals import refusal_of_topic
 from headrace.model.error_codes import ErrorCode
@@ -36,6 +36,8 @@ async def handle(node: Node, call: Call, request: DescribeConfigsRequest) -> Des
         await node.topics.refresh()
     if any(resource.resource_type == ResourceType.GROUP for resource in request.resources):
         await node.group_configs.refresh()
+    if any(resource.resource_type == ResourceType.BROKER for resource in request.resources):
+        await node.broker_configs.refresh()
     return DescribeConfigsResponse(results=[_result(node, call, request, one) for one in request.resources])
 
 
@@ -70,18 +72,19 @@ def _configs_of(node: Node, resource: _Resource) -> Sequence[ConfigValue]:
             return _topic_configs(node, name)
         case ResourceType.BROKER:
             if not name:
-                return ()
-            _check_is_self(node, name)
-            return node.broker_configs
+                return node.broker_configs.describe_for_all()
+            check_is_self(node, name)
+            return node.broker_configs.describe()
         case ResourceType.BROKER_LOGGER:
-            _check_is_self(node, name)
+            check_is_self(node, name)
             return ()
         case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
             if not name:
                 raise Refused(ErrorCode.INVALID_REQUEST, "the resource has no name")
             if resource.resource_type == ResourceType.CLIENT_METRICS:
                 return ()
-            return effective_of_group(node.group_configs.overrides(name), node.group_configs.defaults)
+            groups = node.group_configs
+            return effective_of_group(groups.overrides(name), groups.defaults, groups.sources)
     raise unknown_type(resource.resource_type)
 
 
@@ -91,11 +94,6 @@ def _topic_configs(node: Node, name: str) -> list[ConfigValue]:
         check_name(name)
         raise Missing(f"there is no topic '{name}'")
     return effective(topic.overrides, node.admin.defaults)
-
-
-def _check_is_self(node: Node, name: str) -> None:
-    if name != str(node.node_id):
-        raise Refused(ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}: ask the broker that you mean")
 
 
 def _shown(config: ConfigValue, *, with_synonyms: bool, with_documentation: bool) -> _Config:

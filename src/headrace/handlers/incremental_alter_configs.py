@@ -1,8 +1,9 @@
-"""IncrementalAlterConfigs (44), versions 0-1: set and unset single configs of topics and groups; v1 is flexible.
+"""IncrementalAlterConfigs (44), versions 0-1: set and unset configs of topics, groups and brokers; v1 is flexible.
 
-A config is set, unset, or, where it is a list, added to or taken away from. Only topics and groups can be altered.
-Each one is changed in one transaction, or not at all. What is added to or taken away from is the list as it was when
-the request arrived: of two such requests at the same moment the later one wins.
+A config is set, unset, or, where it is a list, added to or taken away from. A broker is altered by itself, or,
+without a name, all of them together; only what can change while they run. Each resource is changed in one
+transaction, or not at all. What is added to or taken away from is the list as it was when the request arrived: of two
+such requests at the same moment the later one wins.
 """
 
 import enum
@@ -10,7 +11,7 @@ import enum
 from headrace.errors import Missing
 from headrace.groups.configs import InvalidGroupConfig
 from headrace.handlers.call import Call, Refusal, Refused
-from headrace.handlers.config_resources import ResourceType, alter_each
+from headrace.handlers.config_resources import ResourceType, alter_each, check_is_self
 from headrace.handlers.node import Node
 from headrace.model.error_codes import ErrorCode
 from headrace.runtime.text import one_line
@@ -39,11 +40,15 @@ async def handle(node: Node, call: Call, request: IncrementalAlterConfigsRequest
     """Alter every resource that was named, each by itself."""
     if any(config.config_operation in _EDITS for one in request.resources for config in one.configs):
         await node.topics.refresh()
+        await node.broker_configs.refresh()
 
     async def alter(resource: _Resource) -> None:
         if resource.resource_type == ResourceType.GROUP:
             group_changes = {config.name: _new_group_value(config) for config in resource.configs}
             await node.group_configs.set(resource.resource_name, group_changes, validate_only=request.validate_only)
+            return
+        if resource.resource_type == ResourceType.BROKER:
+            await _alter_broker(node, resource, validate_only=request.validate_only)
             return
         changes = {config.name: _new_value(node, resource.resource_name, config) for config in resource.configs}
         await node.admin.set_configs(resource.resource_name, changes, validate_only=request.validate_only)
@@ -56,6 +61,27 @@ async def handle(node: Node, call: Call, request: IncrementalAlterConfigsRequest
 def refused(call: Call, request: IncrementalAlterConfigsRequest, refusal: Refusal) -> IncrementalAlterConfigsResponse:
     """Answer every resource that was named with the same error."""
     return IncrementalAlterConfigsResponse(responses=[_answer(one, refusal) for one in request.resources])
+
+
+async def _alter_broker(node: Node, resource: _Resource, *, validate_only: bool) -> None:
+    for_all = not resource.resource_name
+    if not for_all:
+        check_is_self(node, resource.resource_name)
+    changes = {config.name: _new_broker_value(node, config, for_all=for_all) for config in resource.configs}
+    await node.broker_configs.set(changes, for_all=for_all, validate_only=validate_only)
+
+
+def _new_broker_value(node: Node, config: _Config, *, for_all: bool) -> str | None:
+    """Return what a broker's config becomes; `None` unsets it."""
+    match config.config_operation:
+        case Operation.DELETE:
+            return None
+        case Operation.SET:
+            return _given(config)
+        case Operation.APPEND | Operation.SUBTRACT:
+            is_append = config.config_operation == Operation.APPEND
+            return node.broker_configs.edited(config.name, _given(config), for_all=for_all, is_append=is_append)
+    raise _unknown_operation(config.config_operation)
 
 
 def _new_value(node: Node, topic_name: str, config: _Config) -> str | None:
@@ -71,7 +97,7 @@ def _new_value(node: Node, topic_name: str, config: _Config) -> str | None:
                 check_name(topic_name)
                 raise Missing(f"there is no topic '{topic_name}'")
             is_append = config.config_operation == Operation.APPEND
-            return edited_list(config.name, topic.overrides, _given(config), is_append=is_append)
+            return edited_list(config.name, topic.configs, _given(config), is_append=is_append)
     raise _unknown_operation(config.config_operation)
 
 

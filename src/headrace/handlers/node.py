@@ -1,8 +1,8 @@
 """What handlers work with: the flows and facts of this broker. Requests never travel further down than here."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.cluster.broker_configs import BrokerConfigs
 from headrace.cluster.view import ClusterView
 from headrace.fetch.fetcher import Fetcher
 from headrace.fetch.sessions import FetchSessions
@@ -21,8 +21,15 @@ from headrace.runtime.logs import Log
 from headrace.runtime.rng import Rng
 from headrace.runtime.turns import LoopTurns
 from headrace.topics.admin import TopicAdmin
-from headrace.topics.configs import ConfigValue
 from headrace.topics.directory import TopicDirectory
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveLimits:
+    """What handlers go by and may change while the broker runs."""
+
+    auto_create_topics: bool
+    offset_metadata_max_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,16 @@ class Node:
     timestamps: TimestampFinder
     groups: GroupCoordinator
     group_configs: GroupConfigs
-    offset_metadata_max_bytes: int
-    broker_configs: Sequence[ConfigValue]
-    auto_create_topics: bool
+    broker_configs: BrokerConfigs
+    live: LiveLimits
     max_open_bytes: int
+
+    @property
+    def auto_create_topics(self) -> bool:
+        """Whether naming an unknown topic creates it."""
+        return self.live.auto_create_topics
+
+    @property
+    def offset_metadata_max_bytes(self) -> int:
+        """The most that a consumer may write down beside one committed offset."""
+        return self.live.offset_metadata_max_bytes

@@ -13,6 +13,8 @@
     /headrace/v1/topics-revision                                         how often topics have changed, and which last
     /headrace/v1/deleted-topics/4f1c…                                    what is left of a deleted topic, by its id
     /headrace/v1/group-configs/=orders                                   what was set for the group `orders`
+    /headrace/v1/broker-configs/00000000000000000003                     what was set for broker 3 while it ran
+    /headrace/v1/broker-configs/all                                      what was set for all brokers while they ran
     /headrace/v1/d/0000/state                                            next commit number, folded_to, next stream id
     /headrace/v1/d/0000/log/00000000000000000042                         commit record 42
     /headrace/v1/d/0000/streams/00000000000000000007/info                kind and owner of stream 7
@@ -65,6 +67,7 @@ TOPIC_NAMES = ROOT + "topic-names/"
 TOPICS_REVISION = Key(ROOT + "topics-revision")
 DELETED_TOPICS = ROOT + "deleted-topics/"
 GROUP_CONFIGS = ROOT + "group-configs/"
+BROKER_CONFIGS = ROOT + "broker-configs/"
 
 MAX_ESCAPED_BYTES = 512
 MAX_REMEMBERED_STREAMS = 100_000
@@ -155,6 +158,11 @@ def deleted_topic(topic_id: TopicId) -> Key:
 
 def group_config(group_id: str) -> Key:
     return Key(GROUP_CONFIGS + escaped(group_id))
+
+
+def broker_config(node_id: int | None) -> Key:
+    """Return where it is written what was set for a broker, or with `None` for all of them."""
+    return Key(BROKER_CONFIGS + ("all" if node_id is None else number(node_id)))
 
 
 class DomainKeys:

@@ -34,6 +34,8 @@ _PLACEHOLDER = re.compile(r"\{([a-z.]+)\}")
 class Setting:
     """What is declared of one setting: `Setting(key, default, kind, "One sentence.", unit=...)`.
 
+    A dynamic one can change while the process runs: who declares it so sees to it that all who use it follow.
+
     A text default may name an earlier setting in braces, such as `{data.dir}`, and then follows it; a value that
     somebody gave is taken as it is.
     """
@@ -43,6 +45,7 @@ class Setting:
     kind: Kind
     sentence: str
     unit: str = ""
+    is_dynamic: bool = False
 
     @property
     def variable(self) -> str:
@@ -186,6 +189,20 @@ def resolve(tree: type[T], layers: Iterable[Mapping[str, Given]]) -> Configurati
         for group in groups
     }
     return Configuration(tree(**built), list(origins.values()))
+
+
+def overlaid(tree: T, given: Mapping[str, Given]) -> T:
+    """Return a tree with other values for some of its settings. Raises `Invalid`."""
+    groups: dict[str, object] = {}
+    for group in groups_of(type(tree)):
+        values = {
+            name: _parse(setting, given[setting.key]).value
+            for name, setting in group.settings.items()
+            if setting.key in given
+        }
+        if values:
+            groups[group.name] = dataclasses.replace(getattr(tree, group.name), **values)
+    return dataclasses.replace(tree, **groups) if groups else tree  # type: ignore[type-var]
 
 
 def _parse(setting: Setting, given: Given) -> Origin:

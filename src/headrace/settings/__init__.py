@@ -13,8 +13,10 @@ from typing import TypeAlias
 from headrace.errors import Invalid
 from headrace.runtime.configuration import (
     Configuration,
+    Given,
     Setting,
     groups_of,
+    overlaid,
     read_arguments,
     read_environment,
     read_file,
@@ -81,6 +83,13 @@ def load_settings(
     )
     _check_together(configuration.tree)
     return configuration
+
+
+def with_dynamic(settings: Settings, given: Mapping[str, Given]) -> Settings:
+    """Return settings some of which were changed while the process runs. Raises `Invalid`."""
+    changed = overlaid(settings, given)
+    _check_together(changed)
+    return changed
 
 
 def _check_together(settings: Settings) -> None:

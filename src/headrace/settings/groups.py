@@ -20,6 +20,7 @@ class GroupSettings:
             Whole(minimum=1, maximum=HOUR_MS),
             "The shortest session timeout that a classic member may ask for; shorter finds dead members sooner.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     max_session_timeout_ms: Annotated[
@@ -30,6 +31,7 @@ class GroupSettings:
             Whole(minimum=1, maximum=DAY_MS),
             "The longest session timeout that a classic member may ask for.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     initial_rebalance_delay_ms: Annotated[
@@ -41,6 +43,7 @@ class GroupSettings:
             "How long a classic group that was empty waits for more members before its first rebalance; raise it "
             "where many members start together and rebalances are expensive for them.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     max_size: Annotated[
@@ -51,6 +54,7 @@ class GroupSettings:
             Whole(minimum=1, maximum=10_000),
             "The most members that one group may have; it bounds what a rebalance costs.",
             unit="members",
+            is_dynamic=True,
         ),
     ]
     max_groups: Annotated[
@@ -61,6 +65,7 @@ class GroupSettings:
             Whole(minimum=1, maximum=MAX_INT32),
             "How many groups one broker coordinates at a time; groups that nobody uses do not count.",
             unit="groups",
+            is_dynamic=True,
         ),
     ]
     idle_timeout_ms: Annotated[
@@ -71,6 +76,7 @@ class GroupSettings:
             Whole(minimum=SECOND_MS, maximum=DAY_MS),
             "How long a group without members stays in memory; what it has committed stays in the store.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     member_metadata_max_bytes: Annotated[
@@ -81,6 +87,7 @@ class GroupSettings:
             Whole(minimum=KIB, maximum=64 * MIB),
             "The most that a member may say of its subscription; it bounds what a group weighs in memory and store.",
             unit="bytes",
+            is_dynamic=True,
         ),
     ]
     max_subscribed_topics: Annotated[
@@ -91,6 +98,7 @@ class GroupSettings:
             Whole(minimum=1, maximum=100_000),
             "The most topics that one member may subscribe to by name.",
             unit="topics",
+            is_dynamic=True,
         ),
     ]
     consumer_session_timeout_ms: Annotated[
@@ -101,6 +109,7 @@ class GroupSettings:
             Whole(minimum=SECOND_MS, maximum=HOUR_MS),
             "How long a member of the newer protocol (KIP-848) may be silent before its partitions go to others.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     consumer_heartbeat_interval_ms: Annotated[
@@ -112,6 +121,7 @@ class GroupSettings:
             "How often members of the newer protocol report; 0 lets the coordinator choose: often while partitions "
             "change hands and while there are few members, seldom when there are many and nothing happens.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     heartbeats_per_second: Annotated[
@@ -123,6 +133,7 @@ class GroupSettings:
             "How many heartbeats a second this broker aims at when it chooses intervals; more make hand-overs faster "
             "in large groups and cost more of a core.",
             unit="heartbeats",
+            is_dynamic=True,
         ),
     ]
     offsets_retention_minutes: Annotated[
@@ -133,6 +144,7 @@ class GroupSettings:
             Whole(minimum=1, maximum=MAX_INT32),
             "How long committed offsets are kept after a group has lost its last member.",
             unit="minutes",
+            is_dynamic=True,
         ),
     ]
     offsets_retention_check_interval_ms: Annotated[
@@ -153,5 +165,6 @@ class GroupSettings:
             Whole(maximum=MIB),
             "The most that a consumer may write down beside one committed offset.",
             unit="bytes",
+            is_dynamic=True,
         ),
     ]

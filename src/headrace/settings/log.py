@@ -22,6 +22,7 @@ class TopicSettings:
             True,
             Switch(),
             "Whether naming an unknown topic creates it; turn it off where a typo should fail instead.",
+            is_dynamic=True,
         ),
     ]
     num_partitions: Annotated[
@@ -32,6 +33,7 @@ class TopicSettings:
             Whole(minimum=1, maximum=10_000),
             "Partitions of a topic that is created without a number; more let more consumers share the work.",
             unit="partitions",
+            is_dynamic=True,
         ),
     ]
     message_max_bytes: Annotated[
@@ -42,6 +44,7 @@ class TopicSettings:
             Whole(minimum=KIB, maximum=MAX_INT32),
             "The largest record batch that is accepted, as it is sent; raise it for large messages.",
             unit="bytes",
+            is_dynamic=True,
         ),
     ]
     decompression_max_bytes: Annotated[
@@ -237,6 +240,7 @@ class RetentionSettings:
             Whole(minimum=UNSET),
             "The same in milliseconds, and what topics show as their default; -2 leaves it to log.retention.minutes.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     bytes: Annotated[
@@ -247,6 +251,7 @@ class RetentionSettings:
             Whole(minimum=-1),
             "How large a partition may grow before its oldest records are deleted; -1 means without end.",
             unit="bytes",
+            is_dynamic=True,
         ),
     ]
     check_interval_ms: Annotated[

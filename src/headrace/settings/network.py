@@ -39,6 +39,7 @@ class NetworkSettings:
             Whole(minimum=KIB, maximum=MAX_INT32),
             "The largest request that is read; lower it to bound the memory that one client can take.",
             unit="bytes",
+            is_dynamic=True,
         ),
     ]
     sasl_server_max_receive_size: Annotated[
@@ -70,6 +71,7 @@ class NetworkSettings:
             Whole(minimum=1, maximum=MAX_INT32),
             "How many connections are open at once; more are closed as soon as they come.",
             unit="connections",
+            is_dynamic=True,
         ),
     ]
     max_connections_per_ip: Annotated[
@@ -80,6 +82,7 @@ class NetworkSettings:
             Whole(minimum=1, maximum=MAX_INT32),
             "How many of them may come from one address; lower it so that one host cannot take them all.",
             unit="connections",
+            is_dynamic=True,
         ),
     ]
     max_requests_in_flight: Annotated[
@@ -90,6 +93,7 @@ class NetworkSettings:
             Whole(minimum=1, maximum=100_000),
             "How many requests of one connection may wait for their answers before no more are read from it.",
             unit="requests",
+            is_dynamic=True,
         ),
     ]
     connections_max_idle_ms: Annotated[
@@ -100,6 +104,7 @@ class NetworkSettings:
             Whole(minimum=SECOND_MS, maximum=MAX_INT32),
             "How long a connection may be silent; lower it where clients come and forget to leave.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     slow_read_timeout_ms: Annotated[
@@ -110,6 +115,7 @@ class NetworkSettings:
             Whole(minimum=100, maximum=MAX_INT32),
             "How long a request that has begun may make no progress before its connection is closed.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     slow_write_timeout_ms: Annotated[
@@ -120,6 +126,7 @@ class NetworkSettings:
             Whole(minimum=100, maximum=MAX_INT32),
             "How long a client may leave its answers untaken before its connection is closed.",
             unit="ms",
+            is_dynamic=True,
         ),
     ]
     buffers_idle_max_bytes: Annotated[

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.groups.protocol import JoinReply, Noted, Reply, Save
+from headrace.groups.protocol import JoinReply, LimitsChanged, Noted, Reply, Save
 from headrace.groups.records import GroupKind, Phase
 from headrace.model.error_codes import ErrorCode
 from tests.unit.groups.consumer_desk import Consumer, heartbeat, image_of, parts, settle, topic_id
@@ -373,3 +373,29 @@ def test_saves_come_before_everything_that_is_answered(desk: MachineDesk) -> Non
     assert kinds[0] is Save
     assert kinds.count(Reply) == 2
     assert Noted in kinds
+
+
+# Limits that change while members are there
+
+
+def test_other_limits_count_for_those_who_come_and_not_for_those_who_are_there(desk: MachineDesk) -> None:
+    desk.classic_pair()
+    desk.send(LimitsChanged(limits=replace(LIMITS, max_members=2)))
+    assert desk.ask(join(), JoinReply).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert desk.machine.member_count == 2
+    desk.send(LimitsChanged(limits=replace(LIMITS, max_session_timeout_ms=SESSION_MS - 1)))
+    assert desk.ask(join(), JoinReply).error is ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+def test_other_limits_count_in_kip_848_groups_and_across_a_change_of_protocol(desk: MachineDesk) -> None:
+    desk.join_group("a")
+    desk.send(LimitsChanged(limits=replace(LIMITS, max_members=1)))
+    assert desk.join_group("b").error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    desk.send(LimitsChanged(limits=replace(LIMITS, max_subscribed_topics=1)))
+    assert desk.join_group("b", ("orders", "more")).error is ErrorCode.INVALID_REQUEST
+    empty = MachineDesk()
+    empty.send(LimitsChanged(limits=replace(LIMITS, max_members=1)))
+    assert empty.kind is CLASSIC
+    empty.join_group("a")
+    assert empty.kind is CONSUMER
+    assert empty.join_group("b").error is ErrorCode.GROUP_MAX_SIZE_REACHED

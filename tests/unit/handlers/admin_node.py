@@ -3,14 +3,15 @@
 from types import SimpleNamespace
 from typing import cast
 
+from headrace.broker.dynamic_configs import BrokerConfigRules
+from headrace.cluster.broker_configs import BrokerConfigs
 from headrace.groups.configs import GroupConfigs
 from headrace.groups.protocol import GroupConfig
 from headrace.handlers.node import Node
 from headrace.index.cache import IndexCache
 from headrace.model.ids import StreamId
 from headrace.runtime.rng import seeded_rng
-from headrace.topics.config_kinds import ConfigType
-from headrace.topics.configs import ConfigSource, ConfigSynonym, ConfigValue
+from headrace.settings import load_settings
 from tests.log_kit import LogKit, batch
 from tests.unit.handlers.topic_node import TopicNode
 from tests.unit.topics.registry_kit import RegistryKit
@@ -19,29 +20,7 @@ NODE_ID = 1
 
 GROUP_DEFAULTS = GroupConfig(session_timeout_ms=45_000, heartbeat_interval_ms=None)
 
-BROKER_CONFIGS = (
-    ConfigValue(
-        name="num.partitions",
-        value="3",
-        source=ConfigSource.STATIC_BROKER_CONFIG,
-        is_read_only=True,
-        synonyms=(
-            ConfigSynonym(name="num.partitions", value="3", source=ConfigSource.STATIC_BROKER_CONFIG),
-            ConfigSynonym(name="num.partitions", value="1", source=ConfigSource.DEFAULT_CONFIG),
-        ),
-        type=ConfigType.INT,
-        documentation="How many.",
-    ),
-    ConfigValue(
-        name="a.password",
-        value="hush",
-        source=ConfigSource.STATIC_BROKER_CONFIG,
-        is_read_only=True,
-        is_sensitive=True,
-        synonyms=(ConfigSynonym(name="a.password", value="hush", source=ConfigSource.STATIC_BROKER_CONFIG),),
-        type=ConfigType.PASSWORD,
-    ),
-)
+STARTED_WITH = ("num.partitions=3", "objects.url=s3://user:hush@bucket/x?secret_key=hush")
 
 
 class AdminNode(TopicNode):
@@ -52,6 +31,7 @@ class AdminNode(TopicNode):
         self.log = LogKit()
         self.log.store, self.log.keys = self.store, self.keys
         self.group_configs = self.another_group_configs()
+        self.broker_configs = self.another_broker_configs(NODE_ID)
         self.node = cast(
             Node,
             SimpleNamespace(
@@ -64,7 +44,7 @@ class AdminNode(TopicNode):
                 topics=self.directory,
                 admin=self.admin,
                 cluster=self.cluster,
-                broker_configs=BROKER_CONFIGS,
+                broker_configs=self.broker_configs,
                 group_configs=self.group_configs,
             ),
         )
@@ -81,6 +61,11 @@ class AdminNode(TopicNode):
     def another_group_configs(self) -> GroupConfigs:
         """Return what another broker over the same store remembers of groups' configs."""
         return GroupConfigs(self.store, defaults=GROUP_DEFAULTS, clock=self.clock)
+
+    def another_broker_configs(self, node_id: int) -> BrokerConfigs:
+        """Return what a broker over the same store remembers of brokers' configs."""
+        rules = BrokerConfigRules(load_settings(pairs=STARTED_WITH))
+        return BrokerConfigs(self.store, node_id=node_id, rules=rules, clock=self.clock)
 
     def stream(self, topic: str, partition: int = 0) -> StreamId:
         return self.topic(topic).streams[partition]

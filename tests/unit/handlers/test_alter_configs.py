@@ -74,8 +74,13 @@ async def test_validation_changes_nothing_but_says_what_is_wrong() -> None:
         (ResourceType.TOPIC, "nope", [], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (ResourceType.TOPIC, "a/b", [], ErrorCode.INVALID_TOPIC_EXCEPTION),
         (ResourceType.TOPIC, "", [], ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (ResourceType.BROKER, "1", [("num.partitions", "2")], ErrorCode.INVALID_REQUEST),
-        (ResourceType.BROKER, "", [], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "1", [("num.partitions", "2"), ("node.id", "2")], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "1", [("num.partitions", "many")], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "1", [("no.such", "1")], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "1", [("num.partitions", None)], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "", [("node.id", "2")], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "2", [], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "one", [], ErrorCode.INVALID_REQUEST),
         (ResourceType.BROKER_LOGGER, "1", [], ErrorCode.INVALID_REQUEST),
         (ResourceType.CLIENT_METRICS, "m", [], ErrorCode.INVALID_REQUEST),
         (ResourceType.GROUP, "", [], ErrorCode.INVALID_REQUEST),
@@ -97,6 +102,24 @@ async def test_each_resource_is_refused_by_itself_and_left_as_it_was(
     assert good.error_code == 0
     assert kit.topic("a").overrides == {"retention.ms": "5", "flush.ms": "6"}
     assert kit.topic("b").overrides == {"flush.ms": "1"}
+    assert (kit.broker_configs.own, kit.broker_configs.for_all) == ({}, {})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_broker_and_all_brokers_are_left_with_what_is_named(version: int) -> None:
+    kit = await prepared()
+    for for_all in (True, False):
+        await kit.broker_configs.set({"num.partitions": "5"}, for_all=for_all)
+    asked = request(
+        (ResourceType.BROKER, "", [("message.max.bytes", "2000")]),
+        (ResourceType.BROKER, "1", [("log.retention.ms", "5000")]),
+    )
+    assert [one.error_code for one in (await ask(handle, kit.node, version, asked)).responses] == [0, 0]
+    assert kit.broker_configs.for_all == {"message.max.bytes": "2000"}
+    assert kit.broker_configs.own == {"log.retention.ms": "5000"}
+    other = kit.another_broker_configs(2)
+    await other.refresh()
+    assert (other.for_all, other.own) == ({"message.max.bytes": "2000"}, {})
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -117,9 +117,28 @@ async def test_broker_tells_its_settings_but_no_secret(version: int) -> None:
     (result,) = (await ask(handle, AdminNode().node, version, asked)).results
     configs = by_name(result)
     number = configs["num.partitions"]
-    assert (number.value, number.config_source, number.read_only, len(number.synonyms)) == ("3", 4, True, 2)
-    secret = configs["a.password"]
-    assert (secret.value, secret.is_sensitive, [one.value for one in secret.synonyms]) == (None, True, [None])
+    assert (number.value, number.config_source, number.read_only, len(number.synonyms)) == ("3", 4, False, 2)
+    identity = configs["broker.id"]
+    assert (identity.value, identity.config_source, identity.read_only) == ("1", 4, True)
+    assert "hush" not in repr(result) and "bucket" in configs["objects.url"].value
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_was_set_for_brokers_shows_with_its_source_and_all_synonyms(version: int) -> None:
+    kit = AdminNode()
+    await kit.another_broker_configs(2).set({"num.partitions": "5", "log.cleanup.policy": "compact"}, for_all=True)
+    await kit.broker_configs.set({"num.partitions": "7"}, for_all=False)
+    wanted = ["num.partitions", "log.cleanup.policy"]
+    asked = request((ResourceType.BROKER, "1", wanted), (ResourceType.BROKER, "", None), synonyms=True)
+    own, for_all = (by_name(result) for result in (await ask(handle, kit.node, version, asked)).results)
+    told = own["num.partitions"]
+    assert (told.value, told.config_source) == ("7", 2)
+    assert [(one.value, one.source) for one in told.synonyms] == [("7", 2), ("5", 3), ("3", 4), ("1", 5)]
+    assert (own["log.cleanup.policy"].value, own["log.cleanup.policy"].config_source) == ("compact", 3)
+    assert {name: (one.value, one.config_source) for name, one in for_all.items()} == {
+        "log.cleanup.policy": ("compact", 3),
+        "num.partitions": ("5", 3),
+    }
 
 
 @pytest.mark.parametrize(

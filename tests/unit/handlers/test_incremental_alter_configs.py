@@ -111,7 +111,14 @@ async def test_validation_changes_nothing() -> None:
         (topic("nope", ("cleanup.policy", Operation.APPEND, "compact")), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (topic("..", ("cleanup.policy", Operation.APPEND, "compact")), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (topic("a/b", ("flush.ms", 0, "1")), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        ((ResourceType.BROKER, "1", [("num.partitions", 0, "2")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER, "1", [("node.id", 0, "2")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER, "1", [("no.such", 0, "2")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER, "1", [("num.partitions", 0, "x")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER, "1", [("num.partitions", 0, None)]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER, "1", [("num.partitions", 2, "1")]), ErrorCode.INVALID_CONFIG),
+        ((ResourceType.BROKER, "1", [("num.partitions", 9, "1")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER, "2", [("num.partitions", 0, "2")]), ErrorCode.INVALID_REQUEST),
+        ((ResourceType.BROKER, "", [("log.dirs", 0, "x")]), ErrorCode.INVALID_REQUEST),
         ((ResourceType.BROKER_LOGGER, "1", [("root", 0, "INFO")]), ErrorCode.INVALID_REQUEST),
         ((ResourceType.CLIENT_METRICS, "m", [("interval.ms", 0, "100")]), ErrorCode.INVALID_REQUEST),
         ((ResourceType.GROUP, "g", [("a", 0, "b")]), ErrorCode.INVALID_CONFIG),
@@ -181,3 +188,25 @@ def test_refusal_names_every_resource(version: int) -> None:
         ("a", 56, "down"),
         ("b", 56, "down"),
     ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_configs_of_brokers_are_set_unset_and_edited(version: int) -> None:
+    kit = await prepared()
+
+    async def alter(name: str, *changes: Change, validate_only: bool = False) -> int:
+        asked = request((ResourceType.BROKER, name, list(changes)), validate_only=validate_only)
+        (one,) = (await ask(handle, kit.node, version, asked)).responses
+        return int(one.error_code)
+
+    assert await alter("", ("num.partitions", Operation.SET, "4"), ("log.retention.ms", Operation.SET, "9000")) == 0
+    assert await alter("1", ("num.partitions", Operation.SET, "6"), validate_only=True) == 0
+    assert (kit.broker_configs.for_all["num.partitions"], kit.broker_configs.own) == ("4", {})
+    assert await alter("", ("num.partitions", Operation.DELETE, None), ("no.such", Operation.DELETE, None)) == 0
+    assert kit.broker_configs.for_all == {"log.retention.ms": "9000"}
+    # Another broker adds to the list, and this one adds to what that has left.
+    await kit.another_broker_configs(2).set({"log.cleanup.policy": "compact"}, for_all=True)
+    assert await alter("", ("log.cleanup.policy", Operation.APPEND, "delete")) == 0
+    assert kit.broker_configs.for_all["log.cleanup.policy"] == "compact,delete"
+    assert await alter("1", ("log.cleanup.policy", Operation.SUBTRACT, "compact")) == 0
+    assert kit.broker_configs.own == {"log.cleanup.policy": "delete"}
