@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.index.commit import AppendPart, FrameCommit, Outcome, commit_frame
+from headrace.index.commit import AppendPart, FrameCommit, Outcome, commit_frame, commit_frames
 from headrace.index.fold import fold_records, plan_fold
 from headrace.index.objects import seal_object, stage_objects, wal_object_id
 from headrace.index.streams import create_streams
@@ -111,9 +111,32 @@ class LogKit:
 
     async def apply(self, commit: FrameCommit) -> Outcome:
         outcome = await commit_frame(self.keys, commit).apply(self.store)
+        self._note(commit)
+        return outcome
+
+    def group(
+        self, frames: Sequence[Sequence[tuple[StreamId, Sequence[BatchSummary]]]], *, writer: WriterId = WRITER
+    ) -> list[FrameCommit]:
+        """Return the commits of the writer's next frames, one after another in its segment."""
+        target = wal_object_id(writer, 0)
+        first, start_byte = self.next_frame[writer], self.next_byte[target]
+        commits = []
+        for number, offers in enumerate(frames, first):
+            commits.append(self.frame(offers, writer=writer, number=number))
+            self.next_byte[target] = commits[-1].end_byte
+        self.next_byte[target] = start_byte
+        return commits
+
+    async def apply_group(self, commits: Sequence[FrameCommit]) -> list[Outcome]:
+        """Commit frames in one transaction; return the outcomes of those that it took."""
+        outcomes = await commit_frames(self.keys, commits).apply(self.store)
+        for commit, _ in zip(commits, outcomes, strict=False):
+            self._note(commit)
+        return outcomes
+
+    def _note(self, commit: FrameCommit) -> None:
         self.next_frame[commit.writer] = max(self.next_frame[commit.writer], commit.frame_number + 1)
         self.next_byte[commit.object_id] = max(self.next_byte[commit.object_id], commit.end_byte)
-        return outcome
 
     async def commit(
         self, *offers: tuple[StreamId, Sequence[BatchSummary]], writer: WriterId = WRITER

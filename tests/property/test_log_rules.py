@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.errors import Fenced
 from headrace.index.cache import IndexCache
-from headrace.index.commit import FrameCommit
+from headrace.index.commit import FrameCommit, Outcome
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.index.swap import Swap, replacement_for, swap_entries
 from headrace.index.trim import plan_trim, trim_entries
@@ -32,6 +32,24 @@ WRITERS = [WriterId(digit * 32) for digit in "abc"]
 STREAMS = 3
 PRODUCERS = 2
 BATCH_BYTES = 100
+
+Offer = tuple[int, int, int, str, int]
+"""Number of the stream, count of records, timestamp, kind, producer."""
+
+Expected = tuple[PartStatus, int, list[tuple[int, int]]]
+"""A part's status and offset, and what its bytes hold."""
+
+OFFERS = st.lists(
+    st.tuples(
+        st.integers(0, STREAMS - 1),
+        st.integers(1, 4),
+        st.integers(0, 50),
+        st.sampled_from(["plain", "next", "next", "duplicate", "gap"]),
+        st.integers(0, PRODUCERS - 1),
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
 class ModelCache(IndexCache):
@@ -60,7 +78,7 @@ class LogMachine(RuleBasedStateMachine):
         self.streams: list[StreamId] = []
         self.model: dict[StreamId, ModelStream] = {}
         self.bytes: dict[tuple[ObjectId, int], list[tuple[int, int]]] = {}
-        self.last_commit: dict[WriterId, tuple[FrameCommit, tuple[PartResult, ...]]] = {}
+        self.last_commits: dict[WriterId, list[tuple[FrameCommit, tuple[PartResult, ...]]]] = {}
         self.identities = itertools.count()
         self.packed = itertools.count(1)
 
@@ -74,45 +92,45 @@ class LogMachine(RuleBasedStateMachine):
 
     # Appending
 
-    @rule(
-        writer=st.sampled_from(WRITERS),
-        offers=st.lists(
-            st.tuples(
-                st.integers(0, STREAMS - 1),
-                st.integers(1, 4),
-                st.integers(0, 50),
-                st.sampled_from(["plain", "next", "next", "duplicate", "gap"]),
-                st.integers(0, PRODUCERS - 1),
-            ),
-            min_size=1,
-            max_size=5,
-        ),
-    )
-    def append(self, writer: WriterId, offers: list[tuple[int, int, int, str, int]]) -> None:
-        # The model decides in the order of the frame's parts, as the commit does.
-        planned = [
-            (self.streams[number], count, at_ms, kind, producer) for number, count, at_ms, kind, producer in offers
-        ]
-        batches: list[BatchSummary] = []
-        expected: list[PartResult | PartStatus] = []
-        contents: list[list[tuple[int, int]]] = []
-        for stream, count, at_ms, kind, producer in planned:
-            summary, status, offset = self._model_append(stream, count, at_ms, kind, producer)
-            batches.append(summary)
-            expected.append(PartResult(status, offset))
-            identity = next(self.identities) if status is not PartStatus.ACCEPTED else self._identity
-            contents.append([(at_ms, identity)] * summary.record_count)
-        commit = self.log.frame(
-            [(item[0], [summary]) for item, summary in zip(planned, batches, strict=True)], writer=writer
-        )
-        for part, content in zip(commit.parts, contents, strict=True):
-            self.bytes[commit.object_id, part.start_byte] = content  # type: ignore[attr-defined]
+    @rule(writer=st.sampled_from(WRITERS), offers=OFFERS)
+    def append(self, writer: WriterId, offers: list[Offer]) -> None:
+        batches, expected = self._plan(offers)
+        commit = self.log.frame(batches, writer=writer)
+        self._note_bytes(commit, expected)
         outcome = at_once(self.log.apply(commit))
+        self.last_commits[writer] = [(commit, self._checked(outcome, expected))]
+
+    @rule(writer=st.sampled_from(WRITERS), frames=st.lists(OFFERS, min_size=2, max_size=4))
+    def append_group(self, writer: WriterId, frames: list[list[Offer]]) -> None:
+        planned = [self._plan(offers) for offers in frames]
+        commits = self.log.group([batches for batches, _ in planned], writer=writer)
+        for commit, (_, expected) in zip(commits, planned, strict=True):
+            self._note_bytes(commit, expected)
+        outcomes = at_once(self.log.apply_group(commits))
+        results = [self._checked(one, expected) for one, (_, expected) in zip(outcomes, planned, strict=True)]
+        self.last_commits[writer] = list(zip(commits, results, strict=True))
+
+    def _plan(self, offers: list[Offer]) -> tuple[list[tuple[StreamId, list[BatchSummary]]], list[Expected]]:
+        """Let the model decide in the order of the frame's parts, as the commit does."""
+        batches: list[tuple[StreamId, list[BatchSummary]]] = []
+        expected: list[Expected] = []
+        for number, count, at_ms, kind, producer in offers:
+            stream = self.streams[number]
+            summary, status, offset = self._model_append(stream, count, at_ms, kind, producer)
+            batches.append((stream, [summary]))
+            identity = next(self.identities) if status is not PartStatus.ACCEPTED else self._identity
+            expected.append((status, offset, [(at_ms, identity)] * summary.record_count))
+        return batches, expected
+
+    def _note_bytes(self, commit: FrameCommit, expected: list[Expected]) -> None:
+        for part, (_, _, content) in zip(commit.parts, expected, strict=True):
+            self.bytes[commit.object_id, part.start_byte] = content  # type: ignore[attr-defined]
+
+    def _checked(self, outcome: Outcome, expected: list[Expected]) -> tuple[PartResult, ...]:
         assert outcome.record is not None
-        assert [(r.status, r.base_offset) for r in outcome.record.results] == [
-            (r.status, r.base_offset) for r in expected if isinstance(r, PartResult)
-        ]
-        self.last_commit[writer] = (commit, outcome.record.results)
+        found = [(result.status, result.base_offset) for result in outcome.record.results]
+        assert found == [(status, offset) for status, offset, _ in expected]
+        return outcome.record.results
 
     def _model_append(
         self, stream: StreamId, count: int, at_ms: int, kind: str, producer: int
@@ -143,22 +161,28 @@ class LogMachine(RuleBasedStateMachine):
             model.sent.setdefault(producer, []).append((summary, offset))
         return summary, PartStatus.ACCEPTED, offset
 
-    @precondition(lambda self: self.last_commit)
+    @precondition(lambda self: self.last_commits)
     @rule(data=st.data())
     def commit_again(self, data: st.DataObject) -> None:
-        writer = data.draw(st.sampled_from(sorted(self.last_commit)))
-        commit, results = self.last_commit[writer]
-        outcome = at_once(self.log.apply(commit))
-        assert outcome.record is None
-        (record,) = [record for record in at_once(self.log.log()) if record.seq == outcome.seq]
-        assert record.results == results
+        """Each frame of a writer's last transaction answers with its first results: alone, or with its neighbours."""
+        commits = self.last_commits[data.draw(st.sampled_from(sorted(self.last_commits)))]
+        start = data.draw(st.integers(0, len(commits) - 1))
+        again = commits[start : data.draw(st.integers(start + 1, len(commits)))]
+        outcomes = at_once(self.log.apply_group([commit for commit, _ in again]))
+        records = {record.seq: record for record in at_once(self.log.log())}
+        for outcome, (commit, results) in zip(outcomes, again, strict=True):
+            assert outcome.record is None
+            record = records[outcome.seq]
+            assert (record.frame_number, record.results) == (commit.frame_number, results)
+            found = at_once(abandon_frame(self.log.keys, commit.writer, commit.frame_number).apply(self.log.store))
+            assert found is not None and found.seq == outcome.seq
 
     @rule(writer=st.sampled_from(WRITERS), stream=st.integers(0, STREAMS - 1))
     def abandon_then_commit_late(self, writer: WriterId, stream: int) -> None:
         late = self.log.frame([(self.streams[stream], [batch(size_bytes=BATCH_BYTES)])], writer=writer)
         assert at_once(abandon_frame(self.log.keys, writer, late.frame_number).apply(self.log.store)) is None
         self.log.next_frame[writer] += 1
-        self.last_commit.pop(writer, None)
+        self.last_commits.pop(writer, None)
         try:
             at_once(self.log.apply(late))
         except Fenced:

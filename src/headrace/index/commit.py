@@ -1,15 +1,19 @@
-"""Commit a frame: many parts, one transaction, each part fails alone.
+"""Commit frames: many parts, one transaction, each part fails alone.
 
-1. The writer's record says whether this frame is the next one, a repetition, or refused.
+1. The writer's record says whether the first frame is the next one, a repetition, or refused.
 2. The object that holds the frame must still be staged or open.
 3. Each part decides for itself against what earlier parts of the same frame have left; what it may refuse,
    it refuses before it changes anything.
 4. One commit record `log/<seq>` takes all entries and results; heads, producers, writer, object and domain
    change beside it.
 
-Must stay true: offsets of a stream are contiguous and strictly increase (I1); a frame that is committed twice
-is found by its number and answers with its first results (I4); nothing is committed into an object that may
-be deleted (I8).
+Several frames of one writer may share a transaction: each has its own number, commit record and results, and sees
+what the frames before it have left. A frame that cannot be committed ends the group: those before it are committed,
+it and those behind it are not.
+
+Must stay true: offsets of a stream are contiguous and strictly increase (I1); a frame that is committed twice is
+found by its number and answers with its first results, each frame of a group too (I4); nothing is committed into an
+object that may be deleted (I8).
 """
 
 from collections.abc import Sequence
@@ -67,7 +71,7 @@ class FrameCommit:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Commit record `seq` holds the frame. `record` is `None` when an earlier try had committed it already:
-    it is read from the store then, where it stays as long as it is its writer's last."""
+    it is read from the store then, where it stays as long as it is of its writer's last transaction."""
 
     seq: int
     record: LogRecord | None
@@ -89,6 +93,7 @@ class CommitDraft:
     """What a commit is about to write, as its parts see it: the store's state plus what earlier parts changed."""
 
     __slots__ = (
+        "_appended",
         "_changed",
         "_entries",
         "_heads",
@@ -103,13 +108,18 @@ class CommitDraft:
 
     def __init__(self, keys: DomainKeys, seen: Seen, commit: FrameCommit, seq: int) -> None:
         self.keys = keys
-        self.seq = seq
-        self.append_time_ms = commit.created_at_ms
-        self.producer_expiration_ms = commit.producer_expiration_ms
         self._changed: dict[Key, bytes] = {}
         self._seen = seen
         self._heads: dict[StreamId, StreamHead] = {}
+        self._appended: dict[StreamId, None] = {}
         self._producer_states: dict[Key, ProducerState] = {}
+        self.begin_frame(commit, seq)
+
+    def begin_frame(self, commit: FrameCommit, seq: int) -> None:
+        """Take the parts of this frame from here on, into commit record `seq`; what was changed before stays."""
+        self.seq = seq
+        self.append_time_ms = commit.created_at_ms
+        self.producer_expiration_ms = commit.producer_expiration_ms
         self._entries: list[CommitEntry] = []
         self._last_entry_of: dict[StreamId, int] = {}
 
@@ -193,16 +203,18 @@ class CommitDraft:
                 return
         self._last_entry_of[entry.stream] = len(self._entries)
         self._entries.append(entry)
+        self._appended[entry.stream] = None
 
     def entries(self) -> tuple[CommitEntry, ...]:
+        """Return the entries of the frame that was begun last."""
         return tuple(self._entries)
 
     def puts(self) -> dict[Key, bytes]:
-        """Return everything the parts changed, encoded."""
+        """Return everything the parts of all frames changed, encoded."""
         puts = self._changed
         head_key = self.keys.head
         encode = STREAM_HEAD.encode
-        for stream in self._last_entry_of:
+        for stream in self._appended:
             puts[head_key(stream)] = encode(self._heads[stream])
         for key, state in self._producer_states.items():
             puts[key] = PRODUCER_STATE.encode(state)
@@ -254,57 +266,99 @@ class AppendPart:
 def commit_frame(keys: DomainKeys, commit: FrameCommit) -> Rule[Outcome]:
     """Return the rule that commits a frame.
 
-    Raises `Fenced` if the writer is gone or the frame is neither its last nor its next one, and
+    Raises `Fenced` if the writer is gone or the frame is neither one of its last nor its next one, and
     `ObjectClosed` if the object no longer takes entries; in both cases nothing was committed.
     """
-    writer_key = keys.writer(commit.writer)
-    object_key = keys.object(commit.object_id)
-    read_keys: dict[Key, None] = dict.fromkeys((keys.state, writer_key, object_key))
-    for part in commit.parts:
-        for key in part.read_keys(keys):
-            read_keys[key] = None
 
     def decide(seen: Seen) -> Decision[Outcome]:
-        writer = WRITER_STATE.seen(seen, writer_key)
-        if writer is None:
-            raise Fenced(f"writer {commit.writer} is not registered any more: start a new incarnation")
-        if commit.frame_number == writer.last_frame and writer.last_seq >= 0:
-            return Decision(result=Outcome(writer.last_seq, None))
-        if commit.frame_number != writer.last_frame + 1:
-            raise Fenced(
-                f"frame {commit.frame_number} of writer {commit.writer} comes after frame {writer.last_frame}: "
-                "it was given up, or a newer process acts under this name"
-            )
-        target = open_object(OBJECT_RECORD.seen(seen, object_key), commit.object_id)
-        domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
-        draft = CommitDraft(keys, seen, commit, domain.next_seq)
-        results = tuple([_result(part, draft) for part in commit.parts])
-        entries = draft.entries()
-        puts = draft.puts()
-        record = LogRecord(
-            domain.next_seq,
-            commit.created_at_ms,
-            commit.writer,
-            commit.frame_number,
-            commit.object_id,
-            entries,
-            results,
+        decision = _commit_all(keys, [commit], seen)
+        return Decision(result=decision.result[0], puts=decision.puts, deletes=decision.deletes)
+
+    return Rule(keys.unit, _reads(keys, [commit]), decide)
+
+
+def commit_frames(keys: DomainKeys, commits: Sequence[FrameCommit]) -> Rule[list[Outcome]]:
+    """Return the rule that commits consecutive frames of one writer in one transaction.
+
+    The result has an outcome for the first one at least, and for as many of the others as were committed with it; the
+    rest may be offered again. Raises what `commit_frame` raises, on account of the first frame only.
+    """
+    first = commits[0]
+    assert [(one.writer, one.frame_number - n) for n, one in enumerate(commits)] == (
+        [(first.writer, first.frame_number)] * len(commits)
+    ), "frames of a group follow each other"
+
+    def decide(seen: Seen) -> Decision[list[Outcome]]:
+        return _commit_all(keys, commits, seen)
+
+    return Rule(keys.unit, _reads(keys, commits), decide)
+
+
+def _reads(keys: DomainKeys, commits: Sequence[FrameCommit]) -> Reads:
+    read_keys: dict[Key, None] = dict.fromkeys((keys.state, keys.writer(commits[0].writer)))
+    for commit in commits:
+        read_keys[keys.object(commit.object_id)] = None
+        for part in commit.parts:
+            for key in part.read_keys(keys):
+                read_keys[key] = None
+    return Reads(keys=list(read_keys))
+
+
+def _commit_all(keys: DomainKeys, commits: Sequence[FrameCommit], seen: Seen) -> Decision[list[Outcome]]:
+    first = commits[0]
+    writer_key = keys.writer(first.writer)
+    writer = WRITER_STATE.seen(seen, writer_key)
+    if writer is None:
+        raise Fenced(f"writer {first.writer} is not registered any more: start a new incarnation")
+    known = [writer.seq_of(commit.frame_number) for commit in commits]
+    if known[0] is not None:
+        return Decision(result=[Outcome(seq, None) for seq in known if seq is not None])
+    if first.frame_number != writer.last_frame + 1:
+        raise Fenced(
+            f"frame {first.frame_number} of writer {first.writer} comes after frame {writer.last_frame}: "
+            "it was given up, or a newer process acts under this name"
         )
+    domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
+    draft = CommitDraft(keys, seen, first, domain.next_seq)
+    targets: dict[Key, ObjectRecord] = {}
+    records: list[LogRecord] = []
+    for commit in commits:
+        object_key = keys.object(commit.object_id)
+        try:
+            target = open_object(targets.get(object_key) or OBJECT_RECORD.seen(seen, object_key), commit.object_id)
+        except (ObjectClosed, Corrupt):
+            if not records:
+                raise
+            break  # It is told so when it comes first. Nothing behind it may pass.
+        record = _record(commit, draft, domain.next_seq + len(records))
+        records.append(record)
+        targets[object_key] = _grown(target, commit, len(record.entries))
+    puts = draft.puts()
+    for record in records:
         puts[keys.log(record.seq)] = LOG_RECORD.encode(record)
-        puts[keys.state] = DOMAIN_STATE.encode(msgspec.structs.replace(domain, next_seq=domain.next_seq + 1))
-        puts[writer_key] = WRITER_STATE.encode(
-            WriterState(writer.session, writer.registered_at_ms, commit.frame_number, domain.next_seq)
-        )
-        puts[object_key] = OBJECT_RECORD.encode(_grown(target, commit, len(entries)))
-        deletes = superseded_record(keys, writer, domain)
-        return Decision(result=Outcome(record.seq, record), puts=puts, deletes=deletes)
+    for object_key, target in targets.items():
+        puts[object_key] = OBJECT_RECORD.encode(target)
+    last = records[-1]
+    puts[keys.state] = DOMAIN_STATE.encode(msgspec.structs.replace(domain, next_seq=last.seq + 1))
+    puts[writer_key] = WRITER_STATE.encode(
+        WriterState(writer.session, writer.registered_at_ms, last.frame_number, last.seq, len(records))
+    )
+    outcomes = [Outcome(record.seq, record) for record in records]
+    return Decision(result=outcomes, puts=puts, deletes=superseded_records(keys, writer, domain))
 
-    return Rule(keys.unit, Reads(keys=list(read_keys)), decide)
+
+def _record(commit: FrameCommit, draft: CommitDraft, seq: int) -> LogRecord:
+    """Let the parts of one frame decide; return its commit record."""
+    draft.begin_frame(commit, seq)
+    results = tuple([_result(part, draft) for part in commit.parts])
+    return LogRecord(
+        seq, commit.created_at_ms, commit.writer, commit.frame_number, commit.object_id, draft.entries(), results
+    )
 
 
-def superseded_record(keys: DomainKeys, writer: WriterState, domain: DomainState) -> list[Key]:
-    """Return the key of a writer's last commit record if folding left it only for its results."""
-    return [keys.log(writer.last_seq)] if 0 <= writer.last_seq < domain.folded_to else []
+def superseded_records(keys: DomainKeys, writer: WriterState, domain: DomainState) -> list[Key]:
+    """Return the keys of a writer's last commit records that folding left only for their results."""
+    return [keys.log(seq) for seq in writer.kept_seqs if seq < domain.folded_to]
 
 
 def _result(part: Part, draft: CommitDraft) -> PartResult:

@@ -6,8 +6,8 @@
 A record with more entries than one transaction may write is folded in several: `folded_entries` says how many of the
 entries of record `folded_to` are in the index already.
 
-A record stays while it is its writer's last one, because it holds the results of a commit that may be asked
-for again. Entries that retention or deletion has overtaken are not written; their objects are counted down.
+A record stays while it is its writer's last one, or was committed together with that one: it holds results that may
+be asked for again. Entries that retention or deletion has overtaken are not written; their objects are counted down.
 
 Must stay true: every offset from log start to high watermark has one entry, in the index or in a record at or
 above `folded_to` (behind the first `folded_entries` of that very record), before and after.
@@ -181,7 +181,7 @@ def fold_records(keys: DomainKeys, plan: FoldPlan, *, now_ms: int) -> Rule[int]:
         puts.update(counted_down(keys, seen, overtaken, now_ms=now_ms))
         after = msgspec.structs.replace(domain, folded_to=folded_to, folded_entries=folded_entries)
         puts[keys.state] = DOMAIN_STATE.encode(after)
-        deletes = [keys.log(record.seq) for record in plan.done if not _is_last_of_writer(keys, seen, record)]
+        deletes = [keys.log(record.seq) for record in plan.done if not _is_kept_for_writer(keys, seen, record)]
         return Decision(result=folded_to, puts=puts, deletes=deletes)
 
     return Rule(keys.unit, Reads(keys=list(read_keys)), decide)
@@ -194,8 +194,8 @@ def _log_start(keys: DomainKeys, seen: Seen, stream: StreamId) -> int:
     return head.log_start
 
 
-def _is_last_of_writer(keys: DomainKeys, seen: Seen, record: LogRecord) -> bool:
+def _is_kept_for_writer(keys: DomainKeys, seen: Seen, record: LogRecord) -> bool:
     if not record.writer:
         return False
     writer = WRITER_STATE.seen(seen, keys.writer(record.writer))
-    return writer is not None and writer.last_seq == record.seq
+    return writer is not None and record.seq in writer.kept_seqs

@@ -188,12 +188,26 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WriterState(msgspec.Struct, frozen=True, array_like=True):
-    """One process incarnation. `last_seq` is where the last frame's results are; −1 if it was abandoned."""
+    """One process incarnation. `last_seq` is where the last frame's results are; −1 if it was abandoned.
+
+    The last `group_frames` frames were committed in one transaction; their commit records follow one another.
+    """
 
     session: SessionId
     registered_at_ms: int
     last_frame: int = -1
     last_seq: int = -1
+    group_frames: int = 1
+
+    def seq_of(self, frame_number: int) -> int | None:
+        """Return which commit record holds a frame's results; `None` if it is not one of the last group."""
+        before_last = self.last_frame - frame_number
+        return self.last_seq - before_last if self.last_seq >= 0 and 0 <= before_last < self.group_frames else None
+
+    @property
+    def kept_seqs(self) -> range:
+        """The commit records whose results may be asked for again."""
+        return range(self.last_seq - self.group_frames + 1, self.last_seq + 1) if self.last_seq >= 0 else range(0)
 
 
 class ProducedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -5,7 +5,7 @@ commits before its fate is recorded.
 """
 
 from headrace.errors import Exists, Fenced
-from headrace.index.commit import Outcome, superseded_record
+from headrace.index.commit import Outcome, superseded_records
 from headrace.index.rule import Rule
 from headrace.index.values import DOMAIN_STATE, WRITER_STATE, DomainState, WriterState
 from headrace.metadata.keys import DomainKeys
@@ -38,8 +38,11 @@ def abandon_frame(keys: DomainKeys, writer: WriterId, frame_number: int) -> Rule
         state = WRITER_STATE.seen(seen, key)
         if state is None:
             raise Fenced(f"writer {writer} is not registered any more: start a new incarnation")
+        committed_seq = state.seq_of(frame_number)
+        if committed_seq is not None:
+            return Decision(result=Outcome(committed_seq, None))
         if state.last_frame == frame_number:
-            return Decision(result=Outcome(state.last_seq, None) if state.last_seq >= 0 else None)
+            return Decision(result=None)
         if state.last_frame + 1 != frame_number:
             raise Fenced(f"frame {frame_number} of writer {writer} cannot be given up after frame {state.last_frame}")
         domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
@@ -47,7 +50,7 @@ def abandon_frame(keys: DomainKeys, writer: WriterId, frame_number: int) -> Rule
         return Decision(
             result=None,
             puts={key: WRITER_STATE.encode(given_up)},
-            deletes=superseded_record(keys, state, domain),
+            deletes=superseded_records(keys, state, domain),
         )
 
     return Rule(keys.unit, Reads(keys=[key, keys.state]), decide)
@@ -65,6 +68,6 @@ def retire_writer(keys: DomainKeys, writer: WriterId) -> Rule[None]:
         if state is None:
             return Decision(result=None)
         domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
-        return Decision(result=None, deletes=[key, *superseded_record(keys, state, domain)])
+        return Decision(result=None, deletes=[key, *superseded_records(keys, state, domain)])
 
     return Rule(keys.unit, Reads(keys=[key, keys.state]), decide)

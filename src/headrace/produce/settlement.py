@@ -1,18 +1,23 @@
 """Find out, beyond doubt, what became of a frame whose bytes are placed, or could not be.
 
-A commit that failed is tried again a few times; then the frame is recorded as abandoned, without a limit to the
-tries: until its fate is certain, nothing behind it may commit.
+Frames that are placed while their predecessors commit go together: the first one leads, and one transaction commits
+all of them. A commit that failed is tried again a few times, with the leader's frame alone, so that no frame pays for
+another's trouble; then that frame is recorded as abandoned, without a limit to the tries: until its fate is certain,
+nothing behind it may commit.
+
+Must stay true: every frame of a group whose outcome is unknown is in doubt, whether it led or followed, until its own
+fate was read from the store.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import Fenced, HeadraceError, OutcomeUnknown, Retryable
-from headrace.index.commit import AppendPart, FrameCommit, ObjectClosed, Outcome, commit_frame
+from headrace.index.commit import AppendPart, FrameCommit, ObjectClosed, Outcome, commit_frame, commit_frames
 from headrace.index.values import LOG_RECORD, LogRecord
 from headrace.index.writers import abandon_frame
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.port import MetadataStore
+from headrace.metadata.port import Committed, MetadataStore
 from headrace.model.ids import WriterId
 from headrace.produce.offers import GivenUp, Offer
 from headrace.produce.placement import Placed
@@ -21,8 +26,11 @@ from headrace.runtime.crash_points import CrashPoint, CrashPoints
 from headrace.wal.frame import SealedFrame
 
 FRAME_MAX_PARTS = 2_000
-"""How many parts one frame, and so one metadata transaction, has at most. Tiny batches make many of them within few
-bytes, and the time that a commit holds the domain's lock grows with the parts: 40 to 80 ms for this many."""
+"""How many parts one frame has at most. Tiny batches make many of them within few bytes, and the time that a commit
+holds the domain's lock grows with the parts: 20 to 50 ms for this many."""
+
+GROUP_MAX_PARTS = 4_000
+"""How many parts the frames of one metadata transaction have together at most. A frame that has more goes alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,7 @@ class WriterLimits:
     retry_backoff_ms: int
     producer_expiration_ms: int
     frame_max_parts: int = FRAME_MAX_PARTS
+    group_max_parts: int = GROUP_MAX_PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,39 +87,66 @@ class Settlement:
 
     def __init__(self, settler: "Settler", frame: Frame) -> None:
         self._settler = settler
-        self._frame = frame
+        self.frame = frame
+        self.placed: Placed | None = None
+        """Where its bytes lie, once they do."""
         self.is_in_doubt = False
         self.revision = 0
         """The store's revision of the commit, if it was made just now."""
+        self.record: LogRecord | None = None
+        """Its commit record, once that is known."""
 
-    async def commit(self, placed: Placed) -> LogRecord | HeadraceError:
-        """Commit the frame, trying again a few times, else give it up; return its record or why there is none."""
-        rule = commit_frame(self._settler.keys, self._commit_of(placed))
+    async def commit(self, followers: "Sequence[Settlement]" = ()) -> LogRecord | HeadraceError:
+        """Commit the frame, trying again a few times, else give it up; return its record or why there is none.
+
+        The followers are placed, too, and come right behind it; those that were committed with it have their record
+        then.
+        """
+        group = [self, *followers]
         for _ in range(self._settler.limits.commit_attempts):
             try:
-                committed = await rule.commit(self._settler.metadata)
-                self._settler.crash_points.reach(CrashPoint.WRITER_AFTER_COMMIT)
-                self.revision = committed.revision
-                return await self._record_of(committed.result)
+                return await self._commit_group(group)
             except ObjectClosed as error:
                 self.is_in_doubt = True
                 return await self.give_up(error)
             except Retryable:
                 await self._back_off()
             except OutcomeUnknown:
-                self.is_in_doubt = True
+                _doubt(group)
                 await self._back_off()
             except Fenced as error:
-                return self._fenced(error)
+                failure = self.fenced(error)
+                return failure if self.record is None else self.record
+            except BaseException:
+                _doubt(group)
+                raise
+            group = [self]
         self.is_in_doubt = True
-        return await self.give_up(Retryable(f"frame {self._frame.number} could not be committed and was given up"))
+        return await self.give_up(Retryable(f"frame {self.frame.number} could not be committed and was given up"))
+
+    async def _commit_group(self, group: "Sequence[Settlement]") -> LogRecord:
+        """Commit the frames in one transaction, and find the records of those that it took; the first is ours."""
+        committed = await self._transact([one._frame_commit() for one in group])
+        self._settler.crash_points.reach(CrashPoint.WRITER_AFTER_COMMIT)
+        for one, outcome in zip(group, committed.result, strict=False):
+            one.revision = committed.revision
+            one.record = await one._record_of(outcome)
+        assert self.record is not None, f"frame {self.frame.number} has no outcome"
+        return self.record
+
+    async def _transact(self, commits: Sequence[FrameCommit]) -> Committed[list[Outcome]]:
+        keys, metadata = self._settler.keys, self._settler.metadata
+        if len(commits) > 1:
+            return await commit_frames(keys, commits).commit(metadata)
+        alone = await commit_frame(keys, commits[0]).commit(metadata)
+        return Committed([alone.result], alone.revision)
 
     async def give_up(self, reason: HeadraceError) -> LogRecord | HeadraceError:
         """Record the frame as abandoned and return the reason; or find that it had been committed after all.
 
         There is no limit to the tries: until the answer is certain, nothing behind this frame may commit.
         """
-        rule = abandon_frame(self._settler.keys, self._settler.writer, self._frame.number)
+        rule = abandon_frame(self._settler.keys, self._settler.writer, self.frame.number)
         while True:
             try:
                 outcome = await rule.apply(self._settler.metadata)
@@ -119,10 +155,11 @@ class Settlement:
             except (Retryable, OutcomeUnknown):
                 await self._back_off()
             except Fenced as error:
-                return self._fenced(error)
+                return self.fenced(error)
 
-    def _commit_of(self, placed: Placed) -> FrameCommit:
-        frame = self._frame
+    def _frame_commit(self) -> FrameCommit:
+        frame, placed = self.frame, self.placed
+        assert placed is not None, f"frame {frame.number} is not placed"
         parts = [
             AppendPart(
                 offer.stream,
@@ -143,7 +180,7 @@ class Settlement:
         )
 
     async def _record_of(self, outcome: Outcome) -> LogRecord:
-        """Return the frame's commit record; it stays readable until this writer's next frame commits.
+        """Return the frame's commit record; it stays readable until this writer's next transaction.
 
         Raises `Fenced` if the writer was retired before the record could be read.
         """
@@ -160,15 +197,20 @@ class Settlement:
                 f"commit record {outcome.seq} went with writer {self._settler.writer}, which was retired meanwhile"
             )
         record = LOG_RECORD.decode(raw.value, raw.key)
-        assert (record.writer, record.frame_number) == (self._settler.writer, self._frame.number), record
+        assert (record.writer, record.frame_number) == (self._settler.writer, self.frame.number), record
         return record
 
-    def _fenced(self, error: Fenced) -> HeadraceError:
+    def fenced(self, error: Fenced) -> HeadraceError:
         """A fenced writer cannot find out any more: only a frame that was never in doubt surely failed."""
         self._settler.note_fence(error)
         if not self.is_in_doubt:
             return error
-        return OutcomeUnknown(f"frame {self._frame.number} was in doubt when its writer was fenced: {error}")
+        return OutcomeUnknown(f"frame {self.frame.number} was in doubt when its writer was fenced: {error}")
 
     async def _back_off(self) -> None:
         await self._settler.clock.sleep(self._settler.limits.retry_backoff_ms / 1000)
+
+
+def _doubt(group: Sequence[Settlement]) -> None:
+    for one in group:
+        one.is_in_doubt = True

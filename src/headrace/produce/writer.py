@@ -4,7 +4,8 @@
 2. When a flush slot is free the frame is sealed at once: an idle writer answers after one write, a busy one
    batches by itself.
 3. The frame's bytes are placed (several frames may be under way), then it waits for its predecessor's fate.
-4. It is committed; its callers hear their part's result.
+4. It is committed, and with it the frames right behind it that are placed by then: one transaction for all.
+5. Its callers hear their part's result.
 
 Must stay true:
 - Nothing is acknowledged before bytes and commit are durable (I9).
@@ -103,6 +104,8 @@ class LogWriter:
         self._next_frame = 0
         self._in_flight: dict[asyncio.Task[None], Frame] = {}
         self._predecessor: asyncio.Task[None] | None = None
+        self._placed: dict[int, Settlement] = {}
+        """Frames by number whose bytes are placed, until their callers have the answer."""
         self._given_up = GivenUp() if given_up is None else given_up
         self._settler = Settler(
             keys=keys,
@@ -282,11 +285,14 @@ class LogWriter:
         outcome: LogRecord | HeadraceError = OutcomeUnknown(f"frame {frame.number} ended without a fate: see the log")
         settlement = Settlement(self._settler, frame)
         try:
-            placed, failure = await self._place(frame)
+            settlement.placed, failure = await self._place(frame)
+            if settlement.placed is not None:
+                self._placed[frame.number] = settlement
             if predecessor is not None:
                 await asyncio.wait([predecessor])
-            outcome = await self._settle(settlement, placed, failure)
+            outcome = await self._settle(settlement, failure)
         finally:
+            self._placed.pop(frame.number, None)
             # The room first: whatever goes wrong with the answers, nobody must wait for it for ever.
             self._held_bytes -= frame.held_bytes
             self._room.set()
@@ -303,22 +309,33 @@ class LogWriter:
             self._metrics.bytes.inc(frame.sealed.size_bytes)
         return placed, None
 
-    async def _settle(
-        self, settlement: Settlement, placed: Placed | None, failure: HeadraceError | None
-    ) -> LogRecord | HeadraceError:
-        if self._fence is not None:
+    async def _settle(self, settlement: Settlement, failure: HeadraceError | None) -> LogRecord | HeadraceError:
+        placed = settlement.placed
+        if settlement.record is None and self._fence is not None:
             if placed is not None:
                 # Else its segment would never be sealed, and its file stay open as long as the process lives.
                 self._placement.settled(placed.object_id, in_doubt=True)
-            return Fenced(self._fence)
+            return settlement.fenced(Fenced(self._fence))
         if placed is None:
             # The bytes may or may not lie there, but no entry will ever name them: nothing was written.
             return await settlement.give_up(Retryable(f"a frame could not be stored: {failure}"))
-        outcome = await settlement.commit(placed)
+        # A frame before it may have taken it along.
+        outcome = settlement.record or await settlement.commit(self._followers(settlement.frame))
         self._placement.settled(placed.object_id, in_doubt=settlement.is_in_doubt)
         if settlement.is_in_doubt:
             await self._tidy_quietly()
         return outcome
+
+    def _followers(self, frame: Frame) -> list[Settlement]:
+        """Return the frames that can go into one transaction with this one: placed, and right behind it."""
+        followers: list[Settlement] = []
+        part_count = len(frame.offers)
+        while (following := self._placed.get(frame.number + len(followers) + 1)) is not None:
+            part_count += len(following.frame.offers)
+            if part_count > self._limits.group_max_parts:
+                break
+            followers.append(following)
+        return followers
 
     async def _tidy_quietly(self) -> None:
         """Seal what was retired; if that fails now, `tick` tries again."""

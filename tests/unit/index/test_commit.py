@@ -1,11 +1,12 @@
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from headrace.errors import Fenced
-from headrace.index.commit import CommitDraft, FrameCommit, ObjectClosed, commit_frame
-from headrace.index.objects import CollectingAges, condemn_objects, forget_objects
+from headrace.index.commit import CommitDraft, FrameCommit, ObjectClosed, Outcome, commit_frame, commit_frames
+from headrace.index.objects import CollectingAges, condemn_objects, forget_objects, wal_object_id
 from headrace.index.producers import Refused
 from headrace.index.streams import delete_stream
 from headrace.index.values import ObjectState, PartResult, PartStatus
@@ -238,3 +239,89 @@ async def test_damaged_head_stops_its_own_stream_only() -> None:
     assert [result.status for result in results] == [PartStatus.DAMAGED, PartStatus.ACCEPTED]
     kept = await log.store.get(key)
     assert kept is not None and kept.value == spoilt.puts[key], "what is damaged is left as it is"
+
+
+# Groups of frames
+
+
+async def test_group_gives_each_frame_its_record_and_writes_each_head_once() -> None:
+    log = LogKit()
+    a, b = await log.streams(2)
+    await log.writer()
+    commits = log.group([[(a, [batch(2)]), (b, [batch(1)])], [(a, [batch(3)])], [(b, [batch(4)])]])
+    outcomes = await log.apply_group(commits)
+    assert [outcome.seq for outcome in outcomes] == [1, 2, 3]
+    assert [record.frame_number for record in (await log.log())[1:]] == [0, 1, 2]
+    results = [result.base_offset for one in outcomes if one.record is not None for result in one.record.results]
+    assert results == [0, 0, 2, 1]
+    heads = [await log.head(stream) for stream in (a, b)]
+    assert [(head.high_watermark, head.seq) for head in heads] == [(5, 2), (5, 3)]
+    assert (await log.state()).next_seq == 4
+
+
+async def test_group_and_frames_one_by_one_leave_the_same_log() -> None:
+    logs = [LogKit(), LogKit()]
+    for log in logs:
+        a, b = await log.streams(2)
+        await log.writer()
+        frames = [
+            [(a, [batch(2, producer=5, sequence=0)]), (b, [batch(1, at_ms=7)])],
+            [(a, [batch(3, producer=5, sequence=2)]), (a, [batch(2, producer=5, sequence=0)])],
+            [(b, [batch(4, at_ms=3)]), (a, [batch(1, producer=5, sequence=99)])],
+        ]
+        if log is logs[0]:
+            await log.apply_group(log.group(frames))
+        else:
+            for commit in log.group(frames):
+                await log.apply(commit)
+    assert await logs[0].log() == await logs[1].log()
+    for stream in (a, b):
+        assert await logs[0].head(stream) == await logs[1].head(stream)
+    assert await logs[0].object(commit.object_id) == await logs[1].object(commit.object_id)
+
+
+async def test_every_frame_of_a_group_is_found_again_alone_or_with_those_behind_it() -> None:
+    log = LogKit()
+    (stream,) = await log.streams(1)
+    await log.writer()
+    commits = log.group([[(stream, [batch(n + 1)])] for n in range(3)])
+    await log.apply_group(commits[:2])
+    for commit, seq in zip(commits, (1, 2), strict=False):
+        assert await log.apply(commit) == Outcome(seq, None)
+        assert await abandon_frame(log.keys, WRITER, commit.frame_number).apply(log.store) == Outcome(seq, None)
+    assert await log.apply_group(commits) == [Outcome(1, None), Outcome(2, None)], "the third is not passed in"
+    assert (await log.head(stream)).high_watermark == 3
+
+
+async def test_results_of_a_group_outlive_folding_until_the_next_commit() -> None:
+    log = LogKit()
+    (stream,) = await log.streams(1)
+    await log.writer()
+    await log.apply_group(log.group([[(stream, [batch()])] for _ in range(3)]))
+    await log.fold()
+    assert [record.seq for record in await log.log()] == [1, 2, 3]
+    await log.append(stream)
+    assert [record.seq for record in await log.log()] == [4]
+
+
+async def test_closed_object_ends_the_group_before_its_frame() -> None:
+    log = LogKit()
+    (stream,) = await log.streams(1)
+    await log.writer()
+    first, second, third = log.group([[(stream, [batch()])] for _ in range(3)])
+    elsewhere = dataclasses.replace(second, object_id=wal_object_id(WRITER, 9))
+    outcomes = await log.apply_group([first, elsewhere, third])
+    assert [outcome.seq for outcome in outcomes] == [1]
+    with pytest.raises(ObjectClosed):
+        await commit_frames(log.keys, [elsewhere, third]).apply(log.store)
+    assert (await log.head(stream)).high_watermark == 1
+
+
+async def test_group_behind_a_frame_without_a_fate_is_fenced() -> None:
+    log = LogKit()
+    (stream,) = await log.streams(1)
+    await log.writer()
+    commits = log.group([[(stream, [batch()])] for _ in range(3)])
+    with pytest.raises(Fenced):
+        await log.apply_group(commits[1:])
+    assert (await log.head(stream)).high_watermark == 0

@@ -29,7 +29,7 @@ from headrace.model.ids import DomainId, ObjectId, ObjectKey, SessionId, StreamI
 from headrace.objects.memory import MemoryObjects, MemorySegment
 from headrace.objects.port import Buffer, ByteRange
 from headrace.produce.placement import Placement, PlacementLimits, open_placement
-from headrace.produce.settlement import FRAME_MAX_PARTS, WriterLimits
+from headrace.produce.settlement import FRAME_MAX_PARTS, GROUP_MAX_PARTS, WriterLimits
 from headrace.produce.writer import LogWriter
 from headrace.records.batch import iter_batches
 from headrace.runtime.crash_points import NoCrashes
@@ -199,6 +199,7 @@ class WriterKit:
         linger_ms: int = 0,
         commit_attempts: int = 3,
         frame_max_parts: int = FRAME_MAX_PARTS,
+        group_max_parts: int = GROUP_MAX_PARTS,
         segment_max_bytes: int = 100_000,
         segment_max_age_ms: int = 60_000,
         staged_ahead: int = 2,
@@ -241,6 +242,7 @@ class WriterKit:
                 retry_backoff_ms=100,
                 producer_expiration_ms=86_400_000,
                 frame_max_parts=frame_max_parts,
+                group_max_parts=group_max_parts,
             ),
             cache=self.cache,
         )
