@@ -139,6 +139,11 @@ def leave_groups_asleep(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Seat, "wake", lambda self, now_ms: None)
 
 
+def hurry_members_that_are_far_away(patch: pytest.MonkeyPatch) -> None:
+    """Give everybody the short interval, within which some hear nothing."""
+    patch.setattr(consumer_core, "patient_interval_ms", lambda interval_ms, turn_ms: interval_ms)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -155,6 +160,7 @@ def leave_groups_asleep(patch: pytest.MonkeyPatch) -> None:
         believe_that_all_was_released,
         delete_the_head_first,
         leave_groups_asleep,
+        hurry_members_that_are_far_away,
     ],
 )
 def test_a_planted_bug_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ Behaves as Apache Kafka 4.3's coordinator does. On purpose we differ in this:
 - A new target is computed when its reason comes up, not at the next heartbeat that happens to arrive.
 - A static member that joins again under its own member id is let in: its first answer may have been lost.
 - A member that claims a partition which another one has is fenced, whatever its epoch.
-- The heartbeat interval depends on what is going on, unless it was set.
+- The heartbeat interval depends on what is going on, and on how long a member's answers take to reach it, unless it
+  was set.
 - An assignment is repeated in every answer until the member has confirmed it, by reporting that it owns just that.
 - A member that comes with its last epoch and does not say what it owns, owns what it reported last: it is not fenced.
 
@@ -221,12 +222,13 @@ class ConsumerGroup:
             or event.instance_id != member.instance_id
             or member.classic is not None
             or event.client != member.client
+            or (event.turn_ms != member.greeted_ms and event.turn_ms is not None)
         ):
             return None
         core.now = now
         core.touch(member)
         reply = member.rest_reply
-        interval_ms = core.interval_ms
+        interval_ms = core.interval_of(member)
         if reply is None or reply.heartbeat_interval_ms != interval_ms:
             reply = member.rest_reply = ConsumerBeatReply(
                 member_id=member.id, member_epoch=standing.epoch, heartbeat_interval_ms=interval_ms
@@ -260,7 +262,8 @@ class ConsumerGroup:
         core.reconcile(member, event.owned, has_new_wishes=has_new_wishes)
         core.touch(member)
         if event.owned is not None:
-            core.roster.hear(member, event.owned)
+            core.roster.hear(member, event.owned, core.now.monotonic_ms)
+        core.roster.greet(member, event.turn_ms)
         standing = member.standing
         is_complete = (
             timeout_ms != UNCHANGED_TIMEOUT_MS
@@ -269,11 +272,11 @@ class ConsumerGroup:
         )
         is_told = event.member_epoch == JOINING_EPOCH or is_complete or member.repeats_left > 0
         if is_told:
-            core.roster.told(member)
+            core.roster.told(member, core.now.monotonic_ms)
         return ConsumerBeatReply(
             member_id=member.id,
             member_epoch=standing.epoch,
-            heartbeat_interval_ms=core.interval_ms,
+            heartbeat_interval_ms=core.interval_of(member),
             assignment=partitions_of(standing.assigned) if is_told else None,
         )
 

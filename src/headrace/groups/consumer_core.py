@@ -20,6 +20,7 @@ from headrace.groups.consumer_members import Member, Roster
 from headrace.groups.consumer_records import TARGET, MemberState, target_partitions, target_record
 from headrace.groups.consumer_subscriptions import Subscriptions
 from headrace.groups.deadlines import Deadlines
+from headrace.groups.pace import patient_interval_ms
 from headrace.groups.protocol import (
     STATIC_LEAVING_EPOCH,
     AnyReply,
@@ -109,6 +110,12 @@ class GroupCore:
         if len(self._behind) > len(self._away) or self.assign_at_ms is not None:
             return self._pace.busy_interval_ms
         return self._pace.stable_interval_ms(len(self.roster))
+
+    def interval_of(self, member: Member) -> int:
+        """How long this member should wait: longer than the others if answers take long to reach it."""
+        if self.config.heartbeat_interval_ms is not None:
+            return self.config.heartbeat_interval_ms
+        return patient_interval_ms(self.interval_ms, member.turn_ms)
 
     def target_of(self, member: Member) -> Partitions:
         """Return what a member should have."""

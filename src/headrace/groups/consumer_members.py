@@ -36,13 +36,16 @@ class Member:
     """One member. Only `Roster` writes to it, but for `rest_reply`, which is the answer it gets while at rest.
 
     Memory only: `repeats_left`, how many more answers carry the assignment, and `reported`, what the member last said
-    that it owns; `None`: it has said nothing to this coordinator.
+    that it owns; `None`: it has said nothing to this coordinator. `turn_ms` is how long the member takes at most from
+    an answer to its next request; `None`: not known. It is `greeted_ms`, what its connection took when it began,
+    unless the member was quicker to confirm what it was first told at `told_at_ms`.
     """
 
     __slots__ = (
         "assignor",
         "classic",
         "client",
+        "greeted_ms",
         "id",
         "instance_id",
         "rack",
@@ -51,6 +54,8 @@ class Member:
         "reported",
         "rest_reply",
         "standing",
+        "told_at_ms",
+        "turn_ms",
         "wish",
     )
 
@@ -67,6 +72,9 @@ class Member:
         self.rest_reply: ConsumerBeatReply | None = None
         self.repeats_left = 0
         self.reported: Partitions | None = None
+        self.greeted_ms: int | None = None
+        self.turn_ms: int | None = None
+        self.told_at_ms: int | None = None
 
     @property
     def is_away(self) -> bool:
@@ -201,20 +209,42 @@ class Roster:
             self._take(member, standing.assigned, standing.revoking)
         if old.assigned != standing.assigned:
             member.repeats_left = UNTIL_CONFIRMED
+            member.told_at_ms = None
         member.standing = standing
         member.rest_reply = None
         self._changed[member.id] = member
 
-    def hear(self, member: Member, owned: Partitions) -> None:
+    def hear(self, member: Member, owned: Partitions, now_ms: int) -> None:
         """Take down what a member owns. It has confirmed its assignment if that is what it was told to have."""
+        before = member.reported
         member.reported = {topic_id: partitions for topic_id, partitions in owned.items() if partitions}
         is_confirmed = member.reported == partitions_of(member.standing.assigned)
         member.repeats_left = 0 if is_confirmed else UNTIL_CONFIRMED
+        # Only a member that has read the answer can do what it said. Any other heartbeat may have been sent before.
+        if (
+            is_confirmed
+            and member.reported != before
+            and member.told_at_ms is not None
+            and member.turn_ms is not None
+        ):
+            member.turn_ms = min(member.turn_ms, now_ms - member.told_at_ms)
 
-    def told(self, member: Member) -> None:
+    def greet(self, member: Member, turn_ms: int | None) -> None:
+        """Take down how long a member's connection took when it began.
+
+        Another connection than before is a sign that the last one was given up, because an answer came too late.
+        """
+        if turn_ms is None or turn_ms == member.greeted_ms:
+            return
+        member.greeted_ms = turn_ms
+        member.turn_ms = turn_ms if member.turn_ms is None else max(turn_ms, 2 * member.turn_ms)
+
+    def told(self, member: Member, now_ms: int) -> None:
         """Take note that an answer with the assignment is on its way. Whether it arrives nobody knows."""
         if 0 < member.repeats_left < UNTIL_CONFIRMED:
             member.repeats_left -= 1
+        if member.told_at_ms is None:
+            member.told_at_ms = now_ms
 
     # Saving
 

@@ -120,6 +120,8 @@ class ConsumerBeat:
     assignor: str | None
     owned: Partitions | None
     client: Client
+    turn_ms: int | None = None
+    """How long the client's connection took from an answer to the next request; `None`: not known."""
 
 
 # Events of both

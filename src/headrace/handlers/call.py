@@ -27,7 +27,10 @@ from headrace.model.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Who asks, in which version, in how many bytes, and when it arrived (monotonic seconds)."""
+    """Who asks, in which version, in how many bytes, and when it arrived (monotonic seconds).
+
+    `turn_ms` is how long its connection took from an answer to the next request; `None`: not known (`greetings.py`).
+    """
 
     api_key: int
     version: int
@@ -35,6 +38,7 @@ class Call:
     client_id: str | None
     peer: str
     arrived_at: float
+    turn_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ def _event(call: Call, request: ConsumerGroupHeartbeatRequest) -> ConsumerBeat:
         assignor=request.server_assignor,
         owned=None if owned is None else _owned(owned),
         client=client_of(call),
+        turn_ms=call.turn_ms,
     )
 
 

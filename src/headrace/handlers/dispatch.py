@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from headrace.errors import HeadraceError, OutcomeUnknown, Retryable
 from headrace.handlers.api import Api
 from headrace.handlers.call import Call, Encoded, HangUp, Refusal, Refused, refusal_of
+from headrace.handlers.greetings import Greetings
 from headrace.handlers.node import Node
 from headrace.model.error_codes import ErrorCode
 from headrace.runtime.clock import Clock
@@ -57,6 +58,7 @@ class Dispatcher:
         self._clock = clock
         self._log = log
         self._silent_until: dict[tuple[int, ErrorCode], float] = {}
+        self._greetings = Greetings()
         by_api = one_of("api", [api.name for api in apis.values()])
         requests = metrics.counters("kafka_requests", "Requests, by API.", by_api)
         bytes_in = metrics.counters("kafka_request_bytes", "Bytes of requests, by API.", by_api)
@@ -82,6 +84,7 @@ class Dispatcher:
     async def serve(self, frame: memoryview, peer: str) -> Answer:
         """Return the answer to a request, or the promise of one; raise `HangUp` where there is none to give."""
         arrived_at = self._clock.monotonic()
+        turn_ms = self._greetings.turn_ms(peer, arrived_at)
         is_light = True
         try:
             header, request = parse_request(frame, max_elements=LIGHT_ELEMENTS)
@@ -106,11 +109,14 @@ class Dispatcher:
             client_id=header.client_id,
             peer=peer,
             arrived_at=arrived_at,
+            turn_ms=turn_ms,
         )
         metrics = self._metrics[api_key]
         metrics.requests.inc()
         metrics.bytes_in.inc(len(frame))
         response = await self._handled(api, call, request)
+        if api_key == API_VERSIONS_KEY:
+            self._greetings.greeted(peer, self._clock.monotonic())
         if isinstance(response, asyncio.Future):
             return self._promised(api, call, request, header.correlation_id, response)
         if not is_light and response is not None and not isinstance(response, Encoded):

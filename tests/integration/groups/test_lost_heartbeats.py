@@ -8,15 +8,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from headrace.model.error_codes import ErrorCode
 from tests.integration.clients.librdkafka import create_topic
-from tests.integration.clients.waiting import eventually
+from tests.integration.clients.waiting import eventually, free_port
+from tests.integration.groups.far_proxy import far_away
 from tests.integration.groups.group_wire import JOINING_EPOCH, Claim, GroupClient
 from tests.integration.groups.team import CONSUMER, Team
-from tests.servers.headrace import HeadraceProcess
+from tests.servers.headrace import HeadraceProcess, running_headrace
 
 PARTITIONS = 4
 MAX_ROUNDS = 20
@@ -26,6 +28,9 @@ PAUSE_SECONDS = 1.5
 PAUSES = 6
 LATER_SECONDS = 0.1
 """Without the repeated assignments, one pause in three leaves a member stuck."""
+
+FAR_SECONDS = 1.1
+"""Longer than the interval at rest and librdkafka's look for late answers (every second) would forgive."""
 
 
 @dataclass
@@ -109,3 +114,22 @@ def test_librdkafka_members_share_after_pauses_of_the_broker_while_another_joins
             team.wait_for_shares(PARTITIONS // 2, PARTITIONS // 2)
             team.leave(second)
             team.wait_for_shares(PARTITIONS)
+
+
+def test_librdkafka_members_share_where_every_answer_takes_longer_than_the_usual_interval(
+    tmp_path: Path, new_name: Callable[[str], str]
+) -> None:
+    port = free_port()
+    settings = {"advertised.listeners": f"127.0.0.1:{port}"}
+    with (
+        running_headrace(tmp_path, settings=settings) as broker,
+        far_away(port, broker.kafka_port, delay_s=FAR_SECONDS),
+        Team(f"127.0.0.1:{port}", new_name("far"), partitions=PARTITIONS) as team,
+    ):
+        team.join("first", CONSUMER)
+        team.wait_for_shares(PARTITIONS)
+        second = team.join("second", CONSUMER)
+        team.wait_for_shares(PARTITIONS // 2, PARTITIONS // 2)
+        team.leave(second)
+        team.wait_for_shares(PARTITIONS)
+        team.verify_faultless()

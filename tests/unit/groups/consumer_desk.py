@@ -71,6 +71,7 @@ def heartbeat(
     rebalance_ms: int = -1,
     owned: Partitions | None = None,
     client: Client = HOST,
+    turn_ms: int | None = None,
 ) -> ConsumerBeat:
     return ConsumerBeat(
         member_id=member_id,
@@ -83,6 +84,7 @@ def heartbeat(
         assignor=assignor,
         owned=owned,
         client=client,
+        turn_ms=turn_ms,
     )
 
 

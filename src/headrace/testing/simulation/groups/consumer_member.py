@@ -1,7 +1,8 @@
 """A member that speaks KIP-848: it reports what it owns, lets go before it takes, and knows its epoch.
 
 As librdkafka does, it says what it owns only when that has changed, and drops answers that come too late without
-telling everything again.
+telling everything again. Too late is what takes longer than the interval that it heard last: some members are so far
+away that this would be every answer.
 """
 
 from typing import cast
@@ -24,6 +25,10 @@ REBALANCE_TIMEOUT_MS = 60_000
 DROPPED_SHARE = 0.05
 """How many answers are dropped as too late while there are faults."""
 
+FAR_SHARE = 0.25
+FAR_TURN_MS = (300, 4_000)
+"""How many members are far away, and how long a turn to them takes."""
+
 
 class ConsumerMember(Member):
     """Sends heartbeats; joins anew when it is fenced."""
@@ -33,7 +38,8 @@ class ConsumerMember(Member):
     _must_tell_all = True
     _number = 0
     _reported: frozenset[Partition] | None = None
-    _interval_ms = 0
+    _interval_ms: int | None = None
+    _turn_ms = 0
 
     def _claim(self) -> CommitClaim:
         return CommitClaim(member_id=self._member_id, instance_id=None, epoch=self._epoch, knows_epochs=True)
@@ -44,6 +50,8 @@ class ConsumerMember(Member):
             self._number += 1
             self._member_id = f"{self.name}-{self._number}"
             self._epoch, self._must_tell_all = JOINING_EPOCH, True
+            self._interval_ms = None
+            self._turn_ms = round(self._rng.uniform(*FAR_TURN_MS)) if self._rng.random() < FAR_SHARE else 0
             self._drop()
         while True:
             try:
@@ -73,14 +81,21 @@ class ConsumerMember(Member):
             assignor=None,
             owned=_by_topic(owned) if tells_all or owned != self._reported else None,
             client=CLIENT,
+            turn_ms=self._turn_ms,
         )
         if self._epoch == JOINING_EPOCH:
             self._drop()
         self._reported = owned
         sent_at = self._world.clock.monotonic()
         reply = cast(ConsumerBeatReply, await self._ask(lambda node: node.coordinator.call(self.group_id, event)))
-        if not self._world.is_calm() and self._rng.random() < DROPPED_SHARE:
-            return self._interval_ms
+        if self._turn_ms:
+            await self._world.clock.sleep(self._turn_ms / 1000)
+        heard_ms = self._interval_ms
+        is_too_late = heard_ms is not None and self._turn_ms > heard_ms
+        if heard_ms is not None and not self._world.is_calm() and self._rng.random() < DROPPED_SHARE:
+            is_too_late = True
+        if heard_ms is not None and is_too_late:
+            return heard_ms
         if reply.error is not ErrorCode.NONE:
             await self._told_off(reply.error)
             return None
