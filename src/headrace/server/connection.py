@@ -1,8 +1,8 @@
 """One client's connection: frames in, answers out, in order.
 
 What arrives between frames lands in a scratch buffer that all connections share, so an idle connection owns no
-memory. A frame that does not end in there gets a buffer of its own, into which the rest is received without a copy;
-its whole length is taken from a budget first, and while that is short, nothing more is read from this client.
+memory. A frame that does not end in there gets a buffer of its own, into which the rest is received without a copy,
+as far as a budget grants room for it (`intake.py`); where it grants none, nothing more is read from this client.
 
 Requests of one connection begin one after another, in the order they came, as in Kafka. A produce request that waits
 for its commit lets the next one begin; answers leave in order all the same.
@@ -24,10 +24,10 @@ from headrace.handlers.call import HangUp
 from headrace.handlers.dispatch import Answer, Buffers
 from headrace.runtime.buffers import ByteBudget
 from headrace.server.foreign import looks_like
+from headrace.server.intake import Frame, FrameBudget
 from headrace.server.limits import (
-    PRESSED_BYTES_PER_SECOND,
-    PRESSED_STALL_S,
     PRODUCE_KEY,
+    SCRATCH_BYTES,
     SMALLEST_FRAME_BYTES,
     WRITE_HIGH_WATER_BYTES,
 )
@@ -44,11 +44,12 @@ _HEAD_BYTES = 32
 class _Request:
     """A frame, what it took from which budget, and later its answer."""
 
-    __slots__ = ("answer", "budget", "frame", "is_ready", "size_bytes")
+    __slots__ = ("answer", "budget", "frame", "is_ready", "size_bytes", "ticket")
 
-    def __init__(self, frame: memoryview, budget: ByteBudget) -> None:
+    def __init__(self, frame: memoryview, budget: "ByteBudget | FrameBudget", ticket: Frame | None) -> None:
         self.frame: memoryview | None = frame
         self.budget = budget
+        self.ticket = ticket
         self.size_bytes = len(frame)
         self.is_ready = False
         self.answer: Buffers | None = None
@@ -56,6 +57,10 @@ class _Request:
     def settle(self) -> None:
         """Let go of the bytes, and give back what they took; a second call does nothing."""
         self.frame = self.answer = None
+        if isinstance(self.budget, FrameBudget):
+            assert self.ticket is not None, "what a frame budget has granted has a ticket"
+            self.budget.give_back(self.ticket)
+            return
         size_bytes, self.size_bytes = self.size_bytes, 0
         self.budget.give_back(size_bytes)
 
@@ -70,14 +75,16 @@ class Connection(asyncio.BufferedProtocol):
         "_eof_at",
         "_filled",
         "_frame",
-        "_frame_began_at",
+        "_frames",
         "_in_line",
         "_is_lost",
         "_is_producing",
         "_open",
         "_prefix",
+        "_room",
         "_server",
         "_stash",
+        "_ticket",
         "_transport",
         "_work",
         "_writable",
@@ -101,8 +108,9 @@ class Connection(asyncio.BufferedProtocol):
         self._prefix = b""
         self._frame: memoryview | None = None
         self._filled = 0
-        self._budget: ByteBudget | None = None
-        self._frame_began_at = 0.0
+        self._room = 0
+        self._frames: FrameBudget | None = None
+        self._ticket: Frame | None = None
         self._stash: memoryview | None = None
         self._in_line: int | None = None
         self._blocked = False
@@ -129,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.scratch if self._frame is None else self._frame[self._filled :]
+        return self._server.scratch if self._frame is None else self._frame[self._filled : self._room]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active_at = self._server.now()
@@ -141,8 +149,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._filled += nbytes
         if self._filled == len(self._frame):
-            frame, self._frame = self._frame, None
-            self._accept(frame)
+            self._end_frame()
+        elif self._filled == self._room:
+            self._want_more()
 
     def eof_received(self) -> bool:
         """A client that has said all it wants to say still gets its answers."""
@@ -151,14 +160,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        if self._in_line is not None:
-            assert self._budget is not None
-            if not self._budget.leave_line(self._granted):
-                self._budget.give_back(self._in_line)
-        elif self._frame is not None:
-            assert self._budget is not None
-            self._budget.give_back(len(self._frame))
-        self._frame = self._in_line = self._stash = None
+        if self._in_line is not None and not self._server.small.leave_line(self._granted):
+            self._server.small.give_back(self._in_line)
+        if self._ticket is not None:
+            assert self._frames is not None
+            self._frames.give_back(self._ticket)
+        self._frame = self._in_line = self._stash = self._ticket = None
         # A request that has begun settles itself when its work has ended, see `_serve` and `_answered_later`.
         for request in self._arrived:
             request.settle()
@@ -194,13 +201,24 @@ class Connection(asyncio.BufferedProtocol):
             if len(self._open) + len(self._arrived) >= self._server.limits.max_requests_in_flight:
                 self._wait_with(data)
                 return
-            is_whole = len(data) - _SIZE.size >= size_bytes
-            self._budget = self._server.budget_for(size_bytes, is_whole=is_whole)
-            if not self._budget.take(size_bytes, self._granted):
-                self._in_line = size_bytes
+            if not self._is_granted(size_bytes, is_whole=len(data) - _SIZE.size >= size_bytes):
                 self._wait_with(data)
                 return
             data = self._begin(size_bytes, data[_SIZE.size :])
+
+    def _is_granted(self, size_bytes: int, *, is_whole: bool) -> bool:
+        """Ask for room for a frame; without it, it stands in line.
+
+        Small requests that are all there wait only for each other, never for clients that have just begun one.
+        """
+        if is_whole and size_bytes <= SCRATCH_BYTES:
+            if self._server.small.take(size_bytes, self._granted):
+                return True
+            self._in_line = size_bytes
+            return False
+        self._frames = self._server.frames_of(size_bytes)
+        self._ticket = self._frames.begin(self.address, size_bytes, self._room_granted)
+        return self._ticket.granted_bytes > 0
 
     def _is_acceptable(self, size_bytes: int, data: memoryview) -> bool:
         """Say whether a frame of this size may begin here; close the connection if not."""
@@ -224,15 +242,47 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, size_bytes: int, data: memoryview) -> memoryview:
         """Begin a frame whose bytes are granted; take what is there of it, and return what lies behind it."""
-        self._frame_began_at = self.last_active_at
-        if len(data) >= size_bytes:
-            self._accept(memoryview(bytearray(data[:size_bytes])))
+        if self._ticket is None:
+            self._accept(_Request(memoryview(bytearray(data[:size_bytes])), self._server.small, None))
             return data[size_bytes:]
-        frame = self._server.buffer_for(size_bytes)
-        self._filled = len(data)
-        frame[: self._filled] = data
-        self._frame = frame
-        return data[:0]
+        self._frame = frame = self._server.buffer_for(size_bytes)
+        self._room = self._ticket.granted_bytes
+        self._filled = min(len(data), size_bytes)
+        assert self._filled <= self._room, "the first window is not smaller than what is received with a frame's head"
+        frame[: self._filled] = data[: self._filled]
+        if self._filled == size_bytes:
+            self._end_frame()
+        elif self._filled == self._room:
+            self._want_more()
+        return data[size_bytes:]
+
+    def _end_frame(self) -> None:
+        frame, ticket, frames = self._frame, self._ticket, self._frames
+        assert frame is not None and ticket is not None and frames is not None
+        self._frame = self._ticket = None
+        frames.complete(ticket)
+        self._accept(_Request(frame, frames, ticket))
+
+    def _want_more(self) -> None:
+        """Ask for room for more of the frame, and read on when it is granted."""
+        assert self._ticket is not None and self._frames is not None
+        self._ticket.filled_bytes = self._filled
+        if self._frames.more(self._ticket):
+            self._room = self._ticket.granted_bytes
+        else:
+            self._pause_reading()
+
+    def _room_granted(self) -> None:
+        """Go on with a frame that stood in line, at its beginning or within it."""
+        self.last_active_at = self._server.now()
+        if self._frame is not None:
+            assert self._ticket is not None
+            self._room = self._ticket.granted_bytes
+            self._resume_reading()
+            return
+        assert self._ticket is not None and self._stash is not None
+        stash, self._stash = self._stash, None
+        self._go_on(self._begin(self._ticket.size_bytes, stash[_SIZE.size :]))
 
     def _wait_with(self, data: memoryview) -> None:
         """Read no more until there is room; the bytes behind the last frame are kept, copied out of the scratch."""
@@ -254,16 +304,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self, data: memoryview) -> None:
         self._feed(data)
-        if self._stash is None and self._blocked and not self._is_closing() and not self.is_draining:
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        """Read on, unless something still waits for room."""
+        is_waiting = self._stash is not None or (self._frame is not None and self._filled == self._room)
+        if self._blocked and not is_waiting and not self._is_closing() and not self.is_draining:
             assert self._transport is not None
             self._blocked = False
             self._transport.resume_reading()
 
     # Requests and answers
 
-    def _accept(self, frame: memoryview) -> None:
-        assert self._budget is not None
-        self._arrived.append(_Request(frame, self._budget))
+    def _accept(self, request: _Request) -> None:
+        self._arrived.append(request)
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._serve())
 
@@ -338,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             if request.answer:
                 self._write(request.answer)
             request.settle()
-        if self._stash is not None and self._in_line is None:
+        if self._stash is not None and self._in_line is None and self._ticket is None:
             stash, self._stash = self._stash, None
             self._go_on(stash)
         if (self._eof_at is not None or self.is_draining) and self._is_idle():
@@ -403,16 +457,18 @@ class Connection(asyncio.BufferedProtocol):
     def _check_frame(self, now: float) -> None:
         """A frame has to make progress, and to arrive at a pace that ends some day.
 
-        While others wait for memory, there is much less patience: else some hundred clients that announce much and
-        send nothing would keep everybody else out for as long as they are tolerated.
+        While others wait for memory, there is much less patience (`FrameBudget.is_too_slow`): else some hundred
+        clients that announce much and send nothing would keep everybody else out for as long as they are tolerated.
         """
         limits = self._server.limits
-        patience_s, pace = limits.slow_read_timeout_s, limits.slowest_bytes_per_second
-        if self._frame is not None and self._budget is not None and self._budget.waiting_count:
-            patience_s, pace = min(patience_s, PRESSED_STALL_S), max(pace, PRESSED_BYTES_PER_SECOND)
-        wanted = _SIZE.size if self._frame is None else len(self._frame)
-        there = len(self._prefix) if self._frame is None else self._filled
-        allowed_s = patience_s + there / pace
-        began_at = self.last_active_at if self._frame is None else self._frame_began_at
-        if now - self.last_active_at > patience_s or now - began_at > allowed_s:
+        stood_still_s = now - self.last_active_at
+        if self._ticket is None or self._frames is None:
+            wanted, there, began_at, is_slow = _SIZE.size, len(self._prefix), self.last_active_at, False
+        else:
+            self._ticket.filled_bytes = self._filled
+            wanted, there, began_at = self._ticket.size_bytes, self._filled, self._ticket.began_at
+            is_slow = self._frames.is_too_slow(self._ticket, stood_still_s=stood_still_s)
+            began_at += self._ticket.waited_s
+        allowed_s = limits.slow_read_timeout_s + there / limits.slowest_bytes_per_second
+        if is_slow or stood_still_s > limits.slow_read_timeout_s or now - began_at > allowed_s:
             self.hang_up("slow-frame", f"{there} of {wanted} bytes of a frame came in {now - began_at:.0f} s")

@@ -11,6 +11,9 @@ SMALLEST_FRAME_BYTES = 10
 MEDIUM_FRAME_BYTES = 8 * 1024 * 1024
 """Frames up to this size never wait for memory behind larger ones."""
 
+WINDOW_BYTES = SCRATCH_BYTES
+"""What a frame is granted at first, and at least, while memory for whole frames is short."""
+
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """How many bytes of answers may wait in a socket before the connection's next request has to wait."""
 

@@ -11,6 +11,7 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import Metrics, one_of
 from headrace.server.connection import Connection
+from headrace.server.intake import FrameBudget
 from headrace.server.limits import BACKLOG, MEDIUM_FRAME_BYTES, SCRATCH_BYTES, ServerLimits
 
 CHECK_INTERVAL_S = 1.0
@@ -82,7 +83,9 @@ class KafkaServer:
         self._metrics = metrics
         self._needs_authentication = needs_authentication
         share_bytes = limits.request_memory_bytes // _BUDGETS
-        self._small, self._medium, self._large = (ByteBudget(share_bytes) for _ in range(_BUDGETS))
+        self.small = ByteBudget(share_bytes)
+        self._medium = FrameBudget(share_bytes, window_bytes=share_bytes // 2, now=self.now)
+        self._large = FrameBudget(share_bytes, window_bytes=share_bytes // 4, now=self.now)
         self._connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
@@ -126,13 +129,8 @@ class KafkaServer:
 
     # What connections ask for and tell
 
-    def budget_for(self, size_bytes: int, *, is_whole: bool) -> ByteBudget:
-        """Return the budget that a frame of this size counts against.
-
-        Small requests that are all there wait only for each other, never for clients that have just begun one.
-        """
-        if is_whole and size_bytes <= SCRATCH_BYTES:
-            return self._small
+    def frames_of(self, size_bytes: int) -> FrameBudget:
+        """Return the budget that a frame of this size counts against, unless it is small and all there."""
         return self._medium if size_bytes <= MEDIUM_FRAME_BYTES else self._large
 
     def buffer_for(self, size_bytes: int) -> memoryview:
@@ -190,9 +188,11 @@ class KafkaServer:
             if now - due_at < MAX_LATE_S:
                 for connection in list(self._connections):
                     connection.check(now)
-            self._metrics.request_memory.set(sum(b.taken_bytes for b in (self._small, self._medium, self._large)))
+            self._medium.serve()
+            self._large.serve()
+            self._metrics.request_memory.set(sum(b.taken_bytes for b in (self.small, self._medium, self._large)))
             self._metrics.buffers_leased.set(self._pool.leased_bytes)
             self._metrics.buffers_idle.set(self._pool.idle_bytes)
 
     def _is_pressed(self) -> bool:
-        return any(budget.waiting_count for budget in (self._small, self._medium, self._large))
+        return any(budget.waiting_count for budget in (self.small, self._medium, self._large))

@@ -106,7 +106,7 @@ class Kit:
         return [json.loads(line) for line in self.written.getvalue().splitlines()]
 
     def taken_bytes(self) -> int:
-        return sum(budget.taken_bytes for budget in (self.server._small, self.server._medium, self.server._large))
+        return sum(budget.taken_bytes for budget in (self.server.small, self.server._medium, self.server._large))
 
     async def client(self) -> "Client":
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -403,7 +403,7 @@ async def test_frames_wait_for_memory_and_small_and_medium_ones_pass_huge_ones()
     async with kit(limits) as made:
         huge = [await made.client() for _ in range(5)]
         for client in huge:
-            await client.send(request(b"x" * 8_900_000)[:100_000])
+            await client.send(request(b"x" * 8_900_000)[:1_000_000])
         await until(lambda: made.server._large.waiting_count == 4)
         assert made.server._large.taken_bytes < 2 * 8_900_000
         medium, small = await made.client(), await made.client()
@@ -415,7 +415,7 @@ async def test_frames_wait_for_memory_and_small_and_medium_ones_pass_huge_ones()
         await until(lambda: made.server._large.waiting_count == 3)
         huge[3].close()  # we do not read from it, so this is noticed when its turn has come
         for client in (huge[1], huge[2], huge[4]):
-            await client.send(request(b"x" * 8_900_000)[100_000:])
+            await client.send(request(b"x" * 8_900_000)[1_000_000:])
             assert await client.answer() == b"x" * 8_900_000
         await until(lambda: made.taken_bytes() == 0)
 
