@@ -28,6 +28,7 @@ from headrace.handlers.all_topics import AllTopics
 from headrace.handlers.node import LiveLimits, Node
 from headrace.index.cache import IndexCache
 from headrace.metadata.keys import DomainKeys
+from headrace.metadata.rewinds import Rewinds
 from headrace.produce.log import ProduceLog
 from headrace.produce.placement import PlacementLimits, open_placement
 from headrace.produce.producer_ids import ProducerIds
@@ -64,6 +65,7 @@ class Parts:
     writer_metrics: WriterMetrics
     seats: Seats
     topic_news: TopicNews
+    rewinds: Rewinds
 
 
 def assemble(
@@ -81,7 +83,8 @@ def assemble(
     settings = configuration.tree
     clock, metadata = runtime.clock, storage.metadata
     keys = DomainKeys(DOMAIN)
-    index = IndexCache(metadata, keys, max_folded_entries=MAX_FOLDED_ENTRIES)
+    rewinds = Rewinds(log=runtime.log, metrics=runtime.metrics)
+    index = IndexCache(metadata, keys, max_folded_entries=MAX_FOLDED_ENTRIES, on_rewind=rewinds.noticed)
     rules = BrokerConfigRules(configuration, told=told)
     broker_configs = BrokerConfigs(metadata, node_id=settings.broker.node_id, rules=rules, clock=clock)
     live = LiveSettings(settings, broker_configs, log=runtime.log)
@@ -180,6 +183,7 @@ def assemble(
         limits.offset_metadata_max_bytes = now.groups.offset_metadata_max_bytes
 
     live.used_by(use)
+    rewinds.forget_with(index.forget, topics.forget, node.fetcher.forget, node.producer_ids.forget, groups.seats.end)
     return Parts(
         node=node,
         live=live,
@@ -189,6 +193,7 @@ def assemble(
         writer_metrics=WriterMetrics(runtime.metrics),
         seats=groups.seats,
         topic_news=groups.news,
+        rewinds=rewinds,
     )
 
 

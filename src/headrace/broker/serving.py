@@ -183,6 +183,7 @@ class Broker:
             log_in=node.log_in,
             clock=runtime.clock,
             log=runtime.log,
+            rewound=self._parts.rewinds.pending,
         )
         self._services = Services(
             [
@@ -201,13 +202,8 @@ class Broker:
         """Start everything; return where it listens."""
         warm_up()
         node = self._parts.node
-        await node.topics.refresh()
-        await node.index.refresh()
-        await node.cluster.refresh()
+        await self._refresh()
         listeners = self._settings.network.listeners
-        await node.group_configs.refresh()
-        # Before anything is kept or deleted by them: retention, too, goes by what was set while brokers ran.
-        await node.broker_configs.refresh()
         self._kafka_port = await self._server.start(listeners.host, listeners.port)
         told = self._told()
         node.cluster.introduce(node_id=node.node_id, host=told.host, port=told.port, rack=self._settings.broker.rack)
@@ -271,7 +267,19 @@ class Broker:
         )
         return Address(host=listen.host, port=await self._http.start())
 
+    async def _refresh(self) -> None:
+        """Read what the caches follow."""
+        node = self._parts.node
+        await node.topics.refresh()
+        await node.index.refresh()
+        await node.cluster.refresh()
+        await node.group_configs.refresh()
+        # Before anything is kept or deleted by them: retention, too, goes by what was set while brokers ran.
+        await node.broker_configs.refresh()
+
     async def _join(self) -> Membership:
+        # A session or a writer may be gone because the store was taken back: then the caches must not outlive them.
+        await self._refresh()
         runtime, told = self._runtime, self._told()
         place = Place(
             node_id=self._settings.broker.node_id,

@@ -97,6 +97,8 @@ class CatchUp:
         self._clock = clock
         self._limits = limits
         self._cursors: OrderedDict[tuple[StreamId, int], _Cursor] = OrderedDict()
+        self._era = 0
+        """Grows whenever everything was dropped: what was being read then is not kept."""
         self.far = ReadBudget(limits.far_bytes, max_reads=limits.far_reads)
         self.near = ReadBudget(limits.near_bytes, max_reads=limits.near_reads)
         self.held_bytes = 0
@@ -127,6 +129,7 @@ class CatchUp:
 
     async def read(self, stream: StreamId, offset: int, max_bytes: int, *, whole_first: bool) -> Cut | None:
         """Read on from an offset; `None` if the stream does not hold it. Raises what reading objects raises."""
+        era = self._era
         cursor = self._cursors.get((stream, offset))
         is_reading_on = cursor is not None
         if cursor is None:
@@ -141,9 +144,17 @@ class CatchUp:
             )
             budget = self.near if self._is_near(stream, offset) else self.far
             cursor.absorb(await self._load(stream, offset, wanted_bytes, budget))
+        if era != self._era:
+            return await self.read(stream, offset, max_bytes, whole_first=whole_first)
         if not cursor.runs:
             return None
         return self._serve(cursor, max_bytes, whole_first=whole_first, is_reading_on=is_reading_on)
+
+    def drop_all(self) -> None:
+        """Forget what is held for all readers: the log has other bytes for these offsets now."""
+        self._era += 1
+        for cursor in list(self._cursors.values()):
+            self._drop(cursor)
 
     def drop(self, stream: StreamId) -> None:
         """Forget what is held for the readers of a stream: its log has other bytes for these offsets now."""
@@ -152,8 +163,7 @@ class CatchUp:
 
     def close(self) -> None:
         """Forget all cursors and end what is being read ahead."""
-        for cursor in list(self._cursors.values()):
-            self._drop(cursor)
+        self.drop_all()
         self._reader.close()
 
     async def _load(self, stream: StreamId, offset: int, max_bytes: int, budget: ReadBudget) -> list[Run]:

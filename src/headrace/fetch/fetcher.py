@@ -147,6 +147,12 @@ class Fetcher:
         self.parked = 0
         """How many fetches wait now."""
 
+    def forget(self) -> None:
+        """Forget every record that memory holds: the log may have others at these offsets now."""
+        self._epochs.clear()
+        self._tail.drop_all()
+        self._catch_up.drop_all()
+
     async def fetch(
         self, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int, max_wait_ms: int, arrived_at: float
     ) -> list[Fetched]:

@@ -124,6 +124,12 @@ class TailCache:
         self._oldest = deque(one for one in self._oldest if one != stream)
         self.held_bytes -= sum(len(run.data) + RUN_OVERHEAD_BYTES for run in known.runs if run is not None)
 
+    def drop_all(self) -> None:
+        """Let go of everything."""
+        self._streams.clear()
+        self._oldest.clear()
+        self.held_bytes = 0
+
     def evict(self, size_bytes: int) -> int:
         """Let go of the oldest runs until that many bytes are freed, or nothing is left; return how many were."""
         freed_bytes = 0

@@ -6,14 +6,17 @@ Two layers:
 - `IndexCache` is the shell that reads the store. `refresh` validates: it reads the domain's state after it
   was called, and when it returns the view holds everything committed before that moment.
 
-Must stay true: a positive answer may come from memory at once; before any negative one (out of range, unknown
-stream, nothing there) the caller refreshes. So a lost watch costs time, never truth.
+Must stay true:
+- A positive answer may come from memory at once; before any negative one (out of range, unknown stream, nothing
+  there) the caller refreshes. So a lost watch costs time, never truth.
+- Commit records are a chain: with the next ones the last one that is known is read again. So a store that was taken
+  back to an earlier state, and wrote other records under the same numbers, is noticed, and the view begins anew.
 """
 
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Protocol
 
@@ -32,8 +35,9 @@ from headrace.index.values import (
     StreamHead,
 )
 from headrace.metadata.keys import DomainKeys
-from headrace.metadata.port import MetadataStore
+from headrace.metadata.port import MetadataStore, Versioned
 from headrace.metadata.refreshing import SharedRefresh
+from headrace.metadata.watching import REWOUND
 from headrace.model.ids import StreamId
 
 _end_offset = attrgetter("end_offset")
@@ -224,52 +228,111 @@ class IndexView:
 class IndexCache:
     """Answers from memory where it can, reads the store where it must."""
 
-    def __init__(self, store: MetadataStore, keys: DomainKeys, *, max_folded_entries: int) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        keys: DomainKeys,
+        *,
+        max_folded_entries: int,
+        on_rewind: Callable[[str], None] | None = None,
+    ) -> None:
+        """`on_rewind` hears how it shows that the store was taken back to an earlier state."""
         self._store = store
         self._keys = keys
         self.view = IndexView(max_folded_entries=max_folded_entries)
+        self._on_rewind = on_rewind
         self._own_revision = 0
         """What this process committed up to this revision is in the view, and so is everything before it."""
+        self._state_version = 0
+        """The newest version of the domain's state that is known of: a read that begins later finds no older one."""
+        self._revisions: dict[int, int] = {}
+        """Which revision wrote each record of the view, in order, as long as the record may be in the store."""
         self._refresh = SharedRefresh(self._catch_up)
 
     async def refresh(self) -> None:
         """Catch up with everything that was committed before this call. Concurrent calls share one read."""
         await self._refresh.run()
 
+    def forget(self) -> None:
+        """Forget everything: the next refresh begins with what the store holds then."""
+        self.view.reset(0)
+        self._own_revision = self._state_version = 0
+        self._revisions.clear()
+
     async def _catch_up(self) -> None:
         while True:
+            position, version, generation = self.view.position, self._state_version, self.view.generation
             raw = await self._store.get(self._keys.state)
+            if generation != self.view.generation:
+                continue
             domain = DomainState() if raw is None else DOMAIN_STATE.decode(raw.value, raw.key)
+            found_version = 0 if raw is None else raw.version
+            if domain.next_seq < position or found_version < version:
+                self._rewound(
+                    f"the log ends at record {domain.next_seq}, revision {found_version};"
+                    f" it was followed to record {position}, revision {version}"
+                )
+                continue
             start_seq = max(self.view.position, domain.folded_to)
-            records = await self._read_records(start_seq, domain.next_seq)
-            if records is not None:
-                self._apply(start_seq, records, domain)
-                return
+            proof_seq = self._proof_before(start_seq, domain) if found_version != version else start_seq
+            items = await self._read_records(proof_seq, domain.next_seq)
+            if items is None or generation != self.view.generation:
+                continue
+            if proof_seq < start_seq and items[0].version != self._revisions.get(proof_seq, items[0].version):
+                self._rewound(
+                    f"commit record {proof_seq} has revision {items[0].version};"
+                    f" it had revision {self._revisions[proof_seq]}"
+                )
+                continue
+            self._state_version = max(self._state_version, found_version)
+            self._apply(start_seq, items[start_seq - proof_seq :], domain)
+            return
 
-    async def _read_records(self, start_seq: int, end_seq: int) -> list[LogRecord] | None:
+    def _proof_before(self, start_seq: int, domain: DomainState) -> int:
+        """Return the record to read from: the last one that is known, if it is not folded away, is read again."""
+        is_known = start_seq - 1 in self._revisions and domain.folded_to < start_seq <= domain.next_seq
+        return start_seq - 1 if is_known else start_seq
+
+    async def _read_records(self, start_seq: int, end_seq: int) -> list[Versioned] | None:
         """Return the commit records of a range, or `None` if some were folded away meanwhile."""
-        records: list[LogRecord] = []
-        while (next_seq := start_seq + len(records)) < end_seq:
-            found = await self._store.range(self._keys.log_range(next_seq, limit=RECORDS_PER_READ))
-            page = [LOG_RECORD.decode(item.value, item.key) for item in found]
-            if not page or [record.seq for record in page] != list(range(next_seq, next_seq + len(page))):
+        items: list[Versioned] = []
+        while (next_seq := start_seq + len(items)) < end_seq:
+            page = await self._store.range(self._keys.log_range(next_seq, limit=RECORDS_PER_READ))
+            if not page or [item.key for item in page] != [self._keys.log(next_seq + n) for n in range(len(page))]:
                 return None
-            records += page
-        return records
+            items += page
+        return items
 
-    def _apply(self, start_seq: int, records: Sequence[LogRecord], domain: DomainState) -> None:
+    def _apply(self, start_seq: int, items: Sequence[Versioned], domain: DomainState) -> None:
         """Bring the view up to date, all at once: no look-up sees one that has begun anew and holds nothing yet."""
         if self.view.position < start_seq:
             self.view.reset(start_seq)
-        for record in records:
+            self._revisions.clear()
+        for item in items:
+            record = LOG_RECORD.decode(item.value, item.key)
+            if record.seq == self.view.position:
+                self._revisions[record.seq] = item.version
             self.view.apply(record)
         self.view.drop_folded_tail(domain.folded_to, domain.folded_entries)
+        while self._revisions and (oldest := next(iter(self._revisions))) < domain.folded_to:
+            del self._revisions[oldest]
 
     def note_committed(self, record: LogRecord, revision: int) -> None:
         """Take a commit that this very process has just made, if everything before it is known."""
         if self.view.position == record.seq:
             self.view.apply(record)
             self._own_revision = max(self._own_revision, revision)
+            self._state_version = max(self._state_version, revision)
+            if revision:
+                self._revisions[record.seq] = revision
+        elif revision and revision != (known := self._revisions.get(record.seq, revision)):
+            self._rewound(f"commit record {record.seq} was written at revision {revision}; it had revision {known}")
+
+    def _rewound(self, what: str) -> None:
+        """Forget what the store does not know any more, and tell others to do so, too."""
+        self.forget()
+        if self._on_rewind is not None:
+            self._on_rewind(what)
 
     async def follow(self) -> None:
         """Stay fresh for ever: refresh whenever the watch says that something may have changed."""
@@ -280,6 +343,8 @@ class IndexCache:
         try:
             while True:
                 signal = await watch.wait()
+                if signal.revision == REWOUND:
+                    self._rewound("revisions are given again, or another server answers")
                 # The store tells of our own commits, too. Their maker needs a turn to tell us, and a read is saved.
                 await _next_turn()
                 skipped += 1

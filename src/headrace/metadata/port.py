@@ -105,7 +105,11 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Something under `prefix` may have changed. `revision` is a hint: 0 when signals may have been lost."""
+    """Something under `prefix` may have changed.
+
+    `revision` is a hint: 0 when signals may have been lost, -1 when the store may have been taken back to an earlier
+    state, by a fail-over or a restore: then nothing that was read before counts.
+    """
 
     prefix: str
     revision: int

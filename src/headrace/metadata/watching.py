@@ -13,6 +13,9 @@ from headrace.metadata.port import Signal
 LOST = 0
 """The revision of a signal that says: signals may have been lost, trust nothing that was read before."""
 
+REWOUND = -1
+"""The revision of a signal that says: the store may have been taken back to an earlier state."""
+
 
 class HubWatch:
     """One reader's watch; see `port.Watch`."""
@@ -50,11 +53,13 @@ class HubWatch:
         self._wake()
 
     def signal(self, revision: int) -> None:
-        """Note a change and wake the reader. A lost signal outweighs every revision until it is told."""
+        """Note a change and wake the reader. A lost signal outweighs every revision, and a rewind outweighs both."""
         if self._pending is None:
             self._pending = revision
-        elif self._pending != LOST:
-            self._pending = LOST if revision == LOST else max(self._pending, revision)
+        elif min(self._pending, revision) <= LOST:
+            self._pending = min(self._pending, revision)
+        else:
+            self._pending = max(self._pending, revision)
         self._wake()
 
     def _wake(self) -> None:
@@ -95,6 +100,11 @@ class WatchHub:
         """Tell every watch that signals may have been lost."""
         for watch in self._watches:
             watch.signal(LOST)
+
+    def signal_rewound(self) -> None:
+        """Tell every watch that the store may have been taken back to an earlier state."""
+        for watch in self._watches:
+            watch.signal(REWOUND)
 
     def close(self) -> None:
         """Close every watch, now and to come."""

@@ -2,7 +2,8 @@
 
 A process that was paused for longer than its session, or cut off from the metadata store, is fenced: its session is
 gone, its place is free, its writer can commit nothing any more. It need not end for that. It lets go of everything
-that hung on the session and joins again, with a new session, a new writer and the same address.
+that hung on the session and joins again, with a new session, a new writer and the same address. It does so, too, when
+the metadata store turns out to have been taken back to an earlier state (`metadata/rewinds.py`).
 
 Must stay true: there is at most one writer at a time, and what a fenced one had taken was answered before the next
 one takes anything.
@@ -37,7 +38,10 @@ class Incarnations:
         log_in: ProduceLog,
         clock: Clock,
         log: Log,
+        rewound: asyncio.Event | None = None,
     ) -> None:
+        """`rewound` has a new incarnation begin, and is cleared before it does."""
+        self._rewound = rewound or asyncio.Event()
         self._join = join
         self._make_writer = make_writer
         self._present = present
@@ -103,13 +107,15 @@ class Incarnations:
             await self._lost()
             self._log.warning("this broker's session or writer is gone: joining the cluster anew")
             await self._end()
+            self._rewound.clear()
             await self._begin_again()
             self._log.info("this broker has joined its cluster anew")
 
     async def _lost(self) -> None:
-        """Wait until the session may be gone or the writer is fenced."""
+        """Wait until the session may be gone, the writer is fenced, or the store was taken back."""
         assert self._membership is not None and self._writer is not None
-        losses = [asyncio.create_task(event.wait()) for event in (self._membership.lost, self._writer.fenced)]
+        events = (self._membership.lost, self._writer.fenced, self._rewound)
+        losses = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait(losses, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -32,6 +32,10 @@ class ProducerIds:
         self._next = self._end = 0
         self._taking = asyncio.Lock()
 
+    def forget(self) -> None:
+        """Hand out nothing more of the block at hand: a store that was taken back may give it to another broker."""
+        self._next = self._end = 0
+
     async def take(self) -> ProducerId:
         """Return a fresh id. After an unknown outcome a block may be lost, which does no harm."""
         async with self._taking:

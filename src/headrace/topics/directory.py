@@ -56,7 +56,10 @@ class TopicDirectory:
         self._clock = clock
         self._defaults = defaults
         self._read_defaults = read_defaults
-        self._revision = 0
+        self._revision: int | None = 0
+        """The revision that is known here; `None` has everything read again."""
+        self._revision_version = 0
+        self._era = 0
         self.generation = 0
         """Grows whenever topics have come, gone or changed here."""
         self._by_name: dict[str, Topic] = {}
@@ -120,6 +123,15 @@ class TopicDirectory:
         """Catch up with everything that was committed before this call; concurrent calls share one read."""
         await self._refresh.run()
 
+    def forget(self) -> None:
+        """Have the next refresh read every topic: the store may have been taken back to an earlier state.
+
+        Until then what was known goes on counting: topics that seem to vanish for a moment would move whole groups.
+        """
+        self._era += 1
+        self._revision = None
+        self._versions.clear()
+
     async def follow(self) -> None:
         """Stay fresh for ever; while the store cannot be reached, what was known last goes on counting."""
         await follow(self._store, keys.TOPICS, self.refresh, clock=self._clock)
@@ -130,14 +142,18 @@ class TopicDirectory:
             self.use_defaults(await self._read_defaults())
         raw = await self._store.get(keys.TOPICS_REVISION)
         revision = TopicsRevision() if raw is None else TOPICS_REVISION.decode(raw.value, raw.key)
-        behind = revision.number - self._revision
-        if behind == 0:
+        version = 0 if raw is None else raw.version
+        era = self._era
+        if self._revision is not None and version == self._revision_version:
             return
+        # A store that was taken back to an earlier state has an older version, or reaches a number a second time.
+        behind = 0 if self._revision is None or version < self._revision_version else revision.number - self._revision
         if 0 < behind <= len(revision.changed):
             await self._read_some(sorted(set(revision.changed[-behind:])))
         else:
             await self._read_all()
-        self._revision = revision.number
+        if era == self._era:
+            self._revision, self._revision_version = revision.number, version
 
     async def _read_some(self, names: Sequence[str]) -> None:
         found = [await self._store.get(keys.topic(name)) for name in names]
@@ -181,4 +197,4 @@ class TopicDirectory:
             del self._by_id[known.id]
             for stream in known.streams:
                 del self._by_stream[stream]
-            del self._versions[keys.topic(name)]
+            self._versions.pop(keys.topic(name), None)

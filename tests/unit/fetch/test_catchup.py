@@ -199,3 +199,21 @@ async def test_close_ends_what_is_read_ahead() -> None:
 async def test_offset_that_is_not_there_gives_nothing() -> None:
     kit, stream = await logged(2)
     assert await kit.catch_up.read(stream, 2, BATCH, whole_first=True) is None
+
+
+async def test_what_was_being_read_when_everything_was_dropped_is_read_again() -> None:
+    kit, stream = await logged(8, batches_per_entry=8)
+    assert await read(kit, stream, 0) == [0]
+    assert kit.catch_up.held_bytes > 0
+    kit.catch_up.drop_all()
+    assert kit.catch_up.held_bytes == 0
+    assert kit.catch_up.take(stream, 1, BATCH, whole_first=True) is None
+    hold = Hold()
+    kit.script.plan("read", hold)
+    reading = asyncio.create_task(kit.catch_up.read(stream, 1, BATCH, whole_first=True))
+    await kit.clock.settle()
+    before = kit.script.calls["read"]
+    kit.catch_up.drop_all()
+    hold.release()
+    assert offsets(await reading) == [1]
+    assert kit.script.calls["read"] == before + 1

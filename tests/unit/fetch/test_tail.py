@@ -127,3 +127,13 @@ def test_stream_that_is_dropped_leaves_the_others_alone() -> None:
     fill(cache, A, 30)
     assert cache.evict(2 * COST) == 2 * COST
     assert cache.held_bytes == 0
+
+
+def test_dropping_everything_leaves_room_for_other_bytes_at_the_same_offsets() -> None:
+    cache = cache_of(9)
+    fill(cache, A, 0, 10, 20)
+    fill(cache, B, 0)
+    cache.drop_all()
+    assert cache.held_bytes == 0 and cache.find(A, 0, 1000) == cache.find(B, 0, 1000) == []
+    fill(cache, A, 0)
+    assert starts(cache.find(A, 0, 1000)) == [0] and cache.held_bytes == COST

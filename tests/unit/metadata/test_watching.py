@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from headrace.errors import Invalid
-from headrace.metadata.watching import LOST, HubWatch, WatchHub
+from headrace.metadata.watching import LOST, REWOUND, HubWatch, WatchHub
 
 
 async def opened(hub: WatchHub, prefix: str) -> HubWatch:
@@ -102,3 +102,17 @@ async def test_a_watch_closed_with_a_signal_pending_does_not_tell_it() -> None:
     watch.close()
     with pytest.raises(asyncio.CancelledError):
         await watch.wait()
+
+
+async def test_a_rewind_outweighs_whatever_else_is_signalled() -> None:
+    for others in ([5, LOST], [LOST], [5], []):
+        hub = WatchHub()
+        watch = await opened(hub, "/a/")
+        for revision in others:
+            watch.signal(revision)
+        hub.signal_rewound()
+        for revision in others:
+            watch.signal(revision)
+        assert (await watch.wait()).revision == REWOUND
+        hub.signal(["/a/"], 7)
+        assert (await watch.wait()).revision == 7

@@ -93,6 +93,7 @@ class Kit:
         self.writers: list[LogWriter] = []
         self.presented: list[Membership] = []
         self.absences = 0
+        self.rewound = asyncio.Event()
         self.incarnations = Incarnations(
             join=self.join,
             make_writer=self.make_writer,
@@ -101,6 +102,7 @@ class Kit:
             log_in=self.log_in,
             clock=self.clock,
             log=self.log,
+            rewound=self.rewound,
         )
         self.stream = StreamId(0)
 
@@ -248,6 +250,17 @@ async def test_lost_session_is_followed_by_another_incarnation(kit: Kit) -> None
     await kit.store.end_session(kit.memberships[0].session)
     await kit.clock.advance(SESSION_TIMEOUT_MS / 1000 + REJOIN_PAUSE_S)
     assert len(kit.writers) == 2 and kit.is_present() and await kit.is_taking()
+
+
+async def test_store_that_was_taken_back_is_joined_anew(kit: Kit) -> None:
+    """Nothing else has failed: session and writer may be in the earlier state, too."""
+    await kit.start()
+    assert await kit.is_taking()
+    kit.rewound.set()
+    await kit.clock.advance(REJOIN_PAUSE_S)
+    assert len(kit.writers) == 2 and kit.absences == 1 and not kit.rewound.is_set()
+    assert await kit.registered() is kit.memberships[1]
+    assert kit.is_present() and await kit.is_taking()
 
 
 async def test_store_that_is_away_for_a_minute_is_survived(kit: Kit) -> None:

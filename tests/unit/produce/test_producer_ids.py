@@ -7,6 +7,7 @@ import pytest
 from headrace.errors import OutcomeUnknown, Retryable
 from headrace.metadata.keys import PRODUCER_IDS
 from headrace.produce.producer_ids import IDS_PER_BLOCK, NEXT_PRODUCER_ID, ProducerIds
+from tests.restoring import restore, save
 from tests.unit.topics.registry_kit import UnsureStore
 
 
@@ -55,3 +56,15 @@ async def test_caller_who_gives_up_takes_nothing_from_the_others() -> None:
     gone.cancel()
     assert await waiting >= 0
     assert await ids.take() != await waiting
+
+
+async def test_a_block_of_a_store_that_was_taken_back_is_not_handed_out_any_more() -> None:
+    store = UnsureStore()
+    backup = save(store)
+    ids = ProducerIds(store)
+    assert await ids.take() == 0
+    restore(store, backup)
+    others = ProducerIds(store)
+    assert await others.take() == 0, "the store gives the block again"
+    ids.forget()
+    assert await ids.take() == IDS_PER_BLOCK

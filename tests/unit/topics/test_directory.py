@@ -15,6 +15,7 @@ from headrace.topics.admin import NewTopic
 from headrace.topics.changing import MAX_REMEMBERED_CHANGES
 from headrace.topics.configs import ConfigSource, DefaultLayer, TopicDefaults
 from headrace.topics.directory import TopicDirectory
+from tests.restoring import restore, save
 from tests.unit.topics.registry_kit import RegistryKit
 
 
@@ -238,3 +239,24 @@ async def test_a_reader_of_defaults_is_asked_with_every_refresh() -> None:
     now = TopicDefaults(message_max_bytes=4000)
     await directory.refresh()
     assert directory.known()[0].rules.max_message_bytes == 4000
+
+
+@pytest.mark.parametrize("skipped", [None, 32])
+async def test_a_registry_that_was_taken_back_is_read_anew(skipped: int | None) -> None:
+    """Its number is lower, equal or higher than the one that was known; topics have other ids under their names."""
+    for created in range(4):
+        kit = RegistryKit()
+        await kit.create("kept")
+        backup = save(kit.store)
+        await kit.create("lost", "again")
+        lost = kit.directory.get("again")
+        restore(kit.store, backup, skipped_revisions=skipped)
+        names = ["again", "b", "c"][:created]
+        other = kit.admin_over(kit.another_directory())
+        for name in names:
+            await other.create(NewTopic(name=name, partition_count=1))
+        kit.directory.forget()
+        await kit.directory.refresh()
+        assert names_of(kit.directory) == sorted(["kept", *names])
+        again = kit.directory.get("again")
+        assert again is None if created == 0 else again is not None and lost is not None and again.id != lost.id

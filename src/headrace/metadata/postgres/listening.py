@@ -24,6 +24,11 @@ REREAD_S = 5.0
 """How often every watch is signalled, whatever was heard: a commit whose process died is then seen.
 The connection is asked first whether it is still there: a peer that vanished does not say so."""
 
+SERVER = (
+    "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
+)
+"""Names the cluster of databases and its timeline, which is another one after a fail-over or a restore."""
+
 Connect = Callable[[], Awaitable["asyncpg.Connection[asyncpg.Record]"]]
 
 
@@ -38,6 +43,7 @@ class Listener:
         hub: WatchHub,
         clock: Clock,
         is_own: Callable[[int], bool] = lambda pid: False,
+        on_server: Callable[[str], None] = lambda server: None,
         reread_s: float = REREAD_S,
     ) -> None:
         self._channel = channel
@@ -45,6 +51,7 @@ class Listener:
         self._hub = hub
         self._clock = clock
         self._is_own = is_own
+        self._on_server = on_server
         self._reread_s = reread_s
         self._running: asyncio.Task[None] | None = None
 
@@ -78,10 +85,16 @@ class Listener:
                 await connection.add_listener(self._channel, self._hear)
                 has_listened = True
                 self._hub.signal_lost()
+                await self._ask_which_server(connection)
                 await self._reread(connection, lost)
             finally:
                 connection.terminate()
         return has_listened
+
+    async def _ask_which_server(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        # Where we may not ask, a rewind is noticed by what is read.
+        with contextlib.suppress(asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError):
+            self._on_server(str(await connection.fetchval(SERVER)))
 
     async def _reread(self, connection: "asyncpg.Connection[asyncpg.Record]", lost: asyncio.Event) -> None:
         """Signal by the clock. Return, or raise what the driver raises, once the connection is lost."""

@@ -42,6 +42,7 @@ from headrace.metadata.postgres.connections import (
     split_url,
 )
 from headrace.metadata.postgres.failures import CONNECTION_ERRORS, ERRORS, translated
+from headrace.metadata.postgres.history import History
 from headrace.metadata.postgres.listening import Listener
 from headrace.metadata.postgres.notifying import Notifier
 from headrace.metadata.postgres.renewing import PostgresRenewals, renew_on
@@ -78,6 +79,7 @@ class PostgresMetadata:
         statements: Statements,
         listener: Listener,
         notifier: Notifier,
+        history: History,
         *,
         hub: WatchHub,
         rng: Rng,
@@ -89,6 +91,7 @@ class PostgresMetadata:
         self._sql = statements
         self._listener = listener
         self._notifier = notifier
+        self._history = history
         self._hub = hub
         self._rng = rng
         self._crash_points = crash_points
@@ -115,6 +118,7 @@ class PostgresMetadata:
         with translated():
             pool = await open_pool(dsn, limits)
         hub = WatchHub()
+        history = History(on_rewind=hub.signal_rewound)
         notifier = Notifier(
             schema, connect=lambda: asyncpg.connect(**connect_arguments(dsn, limits, is_durable=False)), clock=clock
         )
@@ -124,6 +128,7 @@ class PostgresMetadata:
             hub=hub,
             clock=clock,
             is_own=lambda pid: pid == notifier.pid,
+            on_server=history.note_server,
         )
         try:
             await _create_schema(pool, statements)
@@ -131,7 +136,16 @@ class PostgresMetadata:
             pool.terminate()
             raise
         return cls(
-            pool, statements, listener, notifier, hub=hub, rng=rng, crash_points=crash_points, limits=limits, dsn=dsn
+            pool,
+            statements,
+            listener,
+            notifier,
+            history,
+            hub=hub,
+            rng=rng,
+            crash_points=crash_points,
+            limits=limits,
+            dsn=dsn,
         )
 
     async def get(self, key: Key) -> Versioned | None:
@@ -243,7 +257,7 @@ class PostgresMetadata:
         script = self._sql.begin(
             {self._sql.lock_id(unit) for unit in units}, {self._sql.lock_id(unit) for unit in shared}
         )
-        changes = Changes()
+        changes, mark = Changes(), self._history.mark()
         try:
             async with self._turns.take(units):
                 result = await self._transact_in_turn(script, lambda connection: body(connection, changes))
@@ -251,6 +265,8 @@ class PostgresMetadata:
             # The commit may have taken effect all the same, and whoever asked for it may be gone.
             self._tell(changes.units, LOST)
             raise
+        if changes.units:
+            self._history.note_revision(changes.revision, mark)
         self._tell(changes.units, changes.revision)
         return result
 

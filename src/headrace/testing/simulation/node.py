@@ -119,7 +119,7 @@ class Node:
         self.metadata = FaultyMetadata(metadata, process, plan)
         faulty = FaultyObjects(objects, process, plan)
         self.objects = RetryingObjects(faulty, clock=self.clock, rng=rng, policy=RETRY_POLICY)
-        self.cache = IndexCache(self.metadata, self.keys, max_folded_entries=30)
+        self.cache = IndexCache(self.metadata, self.keys, max_folded_entries=30, on_rewind=_never_rewound)
         self.reader = LogReader(domain=self.keys.domain, cache=self.cache, objects=self.objects)
         self.crash_points = crash_points
         self._rng = rng
@@ -357,3 +357,7 @@ class Node:
             planned += found
             offset = found[-1].end_offset
         return planned
+
+
+def _never_rewound(what: str) -> None:
+    raise AssertionError(f"a store that goes on was taken for one that was taken back to an earlier state: {what}")

@@ -67,6 +67,9 @@ class Silent(Refusing):
     async def execute(self, query: str) -> None:
         return None
 
+    async def fetchval(self, query: str) -> str:
+        return "a server"
+
 
 async def test_every_watch_is_signalled_by_the_clock() -> None:
     """A process may have died between its commit and its notification."""

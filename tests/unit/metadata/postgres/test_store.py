@@ -14,6 +14,7 @@ from headrace.metadata.port import Decision, Key, Reads
 from headrace.metadata.postgres.connections import PostgresLimits
 from headrace.metadata.postgres.statements import Statements
 from headrace.metadata.postgres.store import PostgresMetadata
+from headrace.metadata.watching import REWOUND
 from headrace.model.ids import DomainId
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.rng import system_rng
@@ -143,6 +144,37 @@ async def test_no_transaction_notifies(open_store: OpenStore, admin: Connection,
     await admin.execute(f"SELECT pg_notify('{schema}', 'last')")
     async with asyncio.timeout(LIMIT_S):
         assert await heard.get() == "last"
+
+
+async def test_a_server_that_gives_revisions_again_was_taken_back(
+    open_store: OpenStore, admin: Connection, schema: str
+) -> None:
+    store = await open_store()
+    watch = store.watch(DOMAIN.unit)
+    await quiet(watch)
+    revision = await put(store, a=b"1")
+    await put(store, a=b"2")
+    await admin.execute(f"SELECT setval('{schema}.revision', {revision})")
+    await quiet(watch)
+    await put(store, a=b"3")
+    async with asyncio.timeout(LIMIT_S):
+        assert (await watch.wait()).revision == REWOUND
+    watch.close()
+
+
+async def test_a_server_says_which_one_it_is(open_store: OpenStore) -> None:
+    store = await open_store()
+    watch = store.watch(DOMAIN.unit)
+    async with asyncio.timeout(LIMIT_S):
+        while (server := store._history._server) is None:
+            await watch.wait()
+    identifier, _, timeline = server.partition("/")
+    assert identifier.isdigit() and int(timeline, 16) >= 1
+    store._history.note_server(f"{identifier}/{int(timeline, 16) + 1:08X}")
+    async with asyncio.timeout(LIMIT_S):
+        while (await watch.wait()).revision != REWOUND:
+            pass
+    watch.close()
 
 
 async def test_closing_sends_what_was_committed_last(open_store: OpenStore, admin: Connection, schema: str) -> None:
