@@ -64,8 +64,10 @@ async def _delete(node: Node, partitions: FreshPartitions, name: str, asked: _As
         head = await rule.apply(node.metadata)
     except Invalid as error:
         raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
-    # Whoever hears of this answer may fetch from here at once, and must not get what was deleted.
-    node.index.view.note_head(found.stream, head)
+    # Whoever hears of this answer may fetch from here at once, and must not get what was deleted. A stream that is
+    # not known any more was deleted meanwhile, and this head must not bring it back.
+    if node.index.view.head(found.stream) is not None:
+        node.index.view.note_head(found.stream, head)
     return head.log_start
 
 

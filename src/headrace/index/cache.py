@@ -93,8 +93,11 @@ class IndexView:
     def __init__(self, *, max_folded_entries: int) -> None:
         self.position = 0
         self.generation = 0
+        """Grows whenever something that was known may have been forgotten."""
         self._heads: dict[StreamId, StreamHead] = {}
         self._changed_at: dict[StreamId, int] = {}
+        self._deleted: dict[StreamId, int] = {}
+        """Deleted streams whose heads are known here, and the commit record of each deletion."""
         self._tails: defaultdict[StreamId, _Tail] = defaultdict(_Tail)
         self._folded: OrderedDict[StreamId, list[IndexEntry]] = OrderedDict()
         self._folded_count = 0
@@ -118,6 +121,7 @@ class IndexView:
         self.generation += 1
         self._heads.clear()
         self._changed_at.clear()
+        self._deleted.clear()
         self._tails.clear()
         self._folded.clear()
         self._folded_count = 0
@@ -159,6 +163,8 @@ class IndexView:
         if known is None or known.index_epoch != head.index_epoch:
             self.forget_folded(stream)
         self._heads[stream] = head
+        if head.is_deleted:
+            self._deleted[stream] = head.seq
         for listener in self._listeners.get(stream, ()):
             listener.changed()
 
@@ -177,6 +183,21 @@ class IndexView:
             tail.drop_below(end_place)
             if not tail.entries:
                 del self._tails[stream]
+        self._forget_deleted(folded_to)
+
+    def _forget_deleted(self, folded_to: int) -> None:
+        """Forget streams whose deletion is folded: topics come and go, and their streams never return.
+
+        A head that was read before the deletion may be on its way here. Its reader sees that the generation is
+        another one, and reads again.
+        """
+        gone = [stream for stream, seq in self._deleted.items() if seq < folded_to]
+        for stream in gone:
+            self.forget_folded(stream)
+            del self._deleted[stream], self._heads[stream]
+            self._changed_at.pop(stream, None)
+        if gone:
+            self.generation += 1
 
     def find(self, stream: StreamId, offset: int, *, limit: int) -> list[IndexEntry]:
         """Return consecutive entries from the one that covers `offset` on; none if that one is not in memory."""
@@ -368,7 +389,8 @@ class IndexCache:
             raw = await self._store.get(self._keys.head(stream))
             if raw is None:
                 return None
-            # A view that has begun anew meanwhile may have passed over records that changed this head: read it again.
+            # A view that has begun anew meanwhile, or has forgotten streams, may have passed over records that
+            # changed this head: read it again.
             if generation == self.view.generation:
                 self.view.note_head(stream, STREAM_HEAD.decode(raw.value, raw.key))
         return None if head.is_deleted else head

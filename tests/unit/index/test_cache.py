@@ -295,3 +295,49 @@ async def test_view_never_shows_itself_half_caught_up() -> None:
     await cache.refresh()
     assert seen and set(seen) == {before}, "the view moves only after everything was read"
     assert cache.view.position == (await log.state()).next_seq
+
+
+async def test_streams_that_are_deleted_are_forgotten_when_their_deletion_is_folded() -> None:
+    log = LogKit()
+    await log.writer()
+    cache = cache_of(log)
+    for _ in range(100):
+        streams = await log.streams(3)
+        await log.commit(*((stream, [batch()]) for stream in streams))
+        assert await cache.fresh_head(streams[0]) is not None
+        for stream in streams:
+            await delete_stream(log.keys, stream, now_ms=0).apply(log.store)
+        assert await cache.fresh_head(streams[0]) is None
+        await log.fold()
+        await cache.refresh()
+    view = cache.view
+    sizes = [len(one) for one in (view._heads, view._changed_at, view._deleted, view._tails, view._folded)]
+    assert max(sizes) <= 3, sizes
+    assert await cache.fresh_head(streams[0]) is None, "its head is still in the store"
+    await cache.refresh()
+    assert not view._heads
+
+
+async def test_head_that_was_read_before_its_stream_was_deleted_and_forgotten_does_not_bring_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, stream = await logged(1)
+    await log.fold()
+    cache = cache_of(log)  # begins behind the folded records, and knows no head
+    get = log.store.get
+    is_first = True
+
+    async def read_before_the_deletion(key: Key) -> Versioned | None:
+        nonlocal is_first
+        found = await get(key)
+        if key == log.keys.head(stream) and is_first:
+            is_first = False
+            await delete_stream(log.keys, stream, now_ms=0).apply(log.store)
+            await cache.refresh()
+            await log.fold()
+            await cache.refresh()
+        return found
+
+    monkeypatch.setattr(log.store, "get", read_before_the_deletion)
+    assert await cache.fresh_head(stream) is None
+    assert not is_first
