@@ -29,8 +29,14 @@ from headrace.topics.configs import TopicDefaults
 from headrace.topics.directory import TopicDirectory
 
 OBJECTS_PER_TICK = 500
+"""How many objects of the store one tick of the sweeper lists, once a minute."""
+
 RECORDS_PER_TICK = 2_000
+"""How many object records one tick of the collector reads, every five seconds."""
+
 WRITERS_PER_TICK = 1000
+"""How many writers one tick of the collector reads, every five seconds."""
+
 LOOK_AGAIN_S = 0.2
 MAX_BROKERS = 1000
 MAX_FAILED_PAGES = 10

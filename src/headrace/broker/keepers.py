@@ -26,9 +26,17 @@ from headrace.settings import Settings
 from headrace.topics.removing import RemoverLimits, TopicRemover
 
 FOLD_STEPS_PER_TICK = 16
+"""How many transactions one tick of the folder makes, five times a second."""
+
 ENTRIES_PER_TRIM = 300
+"""How many index entries, or producers of a deleted stream, one transaction removes."""
+
 DELETED_TOPICS_PER_TICK = 20
+"""How many deleted topics one tick looks at, once a second."""
+
 REMOVALS_PER_TICK = 400
+"""How many transactions one tick makes to remove what deleted topics have left, once a second."""
+
 STREAMS_PER_EXPIRY = 500
 """Of how many streams one step of a round reads the producers. A round over 100,000 streams takes about a minute."""
 

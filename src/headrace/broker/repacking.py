@@ -15,6 +15,8 @@ from headrace.pipeline.sagas import Sagas
 from headrace.settings import Settings
 
 LOOKS_PER_TICK = 500
+"""How many streams one tick reads, every five seconds."""
+
 SECONDS_PER_TICK = 10
 """How long one tick copies at most, at full pace."""
 

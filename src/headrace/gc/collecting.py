@@ -32,6 +32,9 @@ from headrace.objects.port import ObjectStore
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoint, CrashPoints
 
+OBJECTS_PER_STEP = 100
+"""How many object records one transaction condemns or forgets. Each has a few hundred bytes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorLimits:
@@ -40,7 +43,7 @@ class CollectorLimits:
     ages: CollectingAges
     records_per_tick: int
     writers_per_tick: int
-    objects_per_step: int = 100
+    objects_per_step: int = OBJECTS_PER_STEP
 
 
 class Collector:

@@ -39,14 +39,24 @@ STREAMS_PER_SLICE = 5_000
 """How many streams are looked over, in memory, before others have their turn on the loop: a few milliseconds."""
 
 
+LOOKS_PER_TICK = 200
+"""How many streams one tick reads, once a second while a round is under way."""
+
+ENTRIES_PER_LOOK = 300
+"""How many of a stream's oldest entries are read at once."""
+
+STREAMS_PER_STEP = 50
+"""How many log starts one transaction moves. Each is a head and a part of a commit record."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainerLimits:
     """How often a round begins, how many streams one tick looks at, and how much one look and one step take."""
 
     interval_ms: int
-    looks_per_tick: int = 200
-    entries_per_look: int = 300
-    streams_per_step: int = 50
+    looks_per_tick: int = LOOKS_PER_TICK
+    entries_per_look: int = ENTRIES_PER_LOOK
+    streams_per_step: int = STREAMS_PER_STEP
 
 
 class RetentionMetrics:

@@ -10,7 +10,15 @@ from headrace.gc.folding import Folder
 from headrace.gc.leased import CollectorLease
 from headrace.index.cache import IndexCache
 from headrace.index.rule import StalePlan
-from headrace.index.trim import entries_below, finish_deletion, plan_trim, trim_entries, trim_streams
+from headrace.index.trim import (
+    MAX_TRIM_BYTES,
+    TrimPage,
+    entries_below,
+    finish_deletion,
+    plan_trim,
+    trim_entries,
+    trim_streams,
+)
 from headrace.index.values import IndexEntry
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.port import MetadataStore
@@ -20,7 +28,7 @@ from headrace.runtime.crash_points import CrashPoint, CrashPoints, NoCrashes
 
 
 class Trimmer:
-    """Makes single steps: of one stream, or of many in one transaction, of at most so many entries in all."""
+    """Makes single steps: of one stream, or of many in one transaction, each of bounded entries and bytes."""
 
     def __init__(
         self,
@@ -49,9 +57,11 @@ class Trimmer:
         self._crash_points.reach(CrashPoint.TRIM_AFTER_STEP)
         return len(entries)
 
-    async def plan(self, stream: StreamId, log_start: int, *, max_entries: int) -> list[IndexEntry]:
+    async def plan(self, stream: StreamId, log_start: int, *, max_entries: int, max_bytes: int) -> TrimPage:
         """Return the oldest entries of a stream below a log start."""
-        return await entries_below(self._metadata, self._keys, stream, log_start, max_entries=max_entries)
+        return await entries_below(
+            self._metadata, self._keys, stream, log_start, max_entries=max_entries, max_bytes=max_bytes
+        )
 
     async def step(self, planned: Mapping[StreamId, Sequence[IndexEntry]]) -> frozenset[StreamId]:
         """Remove what was planned, in one transaction; leave out streams that another process was at.
@@ -200,20 +210,19 @@ class LogTrimmer:
     async def _gather(self, ahead: deque[tuple[StreamId, int]], looks: int, failures: list[HeadraceError]) -> _Step:
         """Take streams from the front until their entries fill a step."""
         step = _Step()
-        room = self._trimmer.entries_per_step
-        while ahead and room > 0 and step.look_count < looks:
+        room, room_bytes = self._trimmer.entries_per_step, MAX_TRIM_BYTES
+        while ahead and room > 0 and room_bytes > 0 and step.look_count < looks:
             stream, log_start = ahead.popleft()
             step.look_count += 1
             try:
-                entries = await self._trimmer.plan(stream, log_start, max_entries=room)
+                page = await self._trimmer.plan(stream, log_start, max_entries=room, max_bytes=room_bytes)
             except HeadraceError as error:
                 failures.append(error)
                 continue
-            is_all = len(entries) < room
-            (step.whole if is_all else step.longer).append((stream, log_start))
-            if entries:
-                step.planned[stream] = entries
-                room -= len(entries)
+            (step.whole if page.is_all else step.longer).append((stream, log_start))
+            if page.entries:
+                step.planned[stream] = page.entries
+                room, room_bytes = room - len(page.entries), room_bytes - page.size_bytes
         return step
 
     async def _remove(

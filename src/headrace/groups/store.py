@@ -24,6 +24,8 @@ from headrace.runtime.crash_points import CrashPoint, CrashPoints
 KEYS_PER_READ = 2_000
 KEYS_PER_WALK = 1_000
 KEYS_PER_DELETE = 500
+"""How many offsets, members and assignments, of each kind, one transaction deletes with a group."""
+
 
 Partition = tuple[TopicId, int]
 

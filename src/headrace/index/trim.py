@@ -24,24 +24,51 @@ from headrace.metadata.keys import DomainKeys, prefix_range
 from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen
 from headrace.model.ids import StreamId
 
+MAX_TRIM_BYTES = 1 << 20
+"""How many bytes of index entries one step removes at most, but for a single entry that is larger. An entry of the
+WAL has some hundred bytes; one of a table names row groups, and has up to some ten thousand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimPage:
+    """The oldest entries below a log start: all there are, or as many as one step takes."""
+
+    entries: list[IndexEntry]
+    size_bytes: int
+    is_all: bool
+
 
 async def plan_trim(
     store: MetadataStore, keys: DomainKeys, stream: StreamId, *, max_entries: int
 ) -> list[IndexEntry]:
-    """Return the oldest entries that lie wholly below the log start."""
+    """Return the oldest entries that lie wholly below the log start, as many as one step takes."""
     raw = await store.get(keys.head(stream))
     if raw is None:
         return []
     head = STREAM_HEAD.decode(raw.value, raw.key)
-    return await entries_below(store, keys, stream, head.log_start, max_entries=max_entries)
+    return (await entries_below(store, keys, stream, head.log_start, max_entries=max_entries)).entries
 
 
 async def entries_below(
-    store: MetadataStore, keys: DomainKeys, stream: StreamId, log_start: int, *, max_entries: int
-) -> list[IndexEntry]:
+    store: MetadataStore,
+    keys: DomainKeys,
+    stream: StreamId,
+    log_start: int,
+    *,
+    max_entries: int,
+    max_bytes: int = MAX_TRIM_BYTES,
+) -> TrimPage:
     """Return the oldest entries that lie wholly below a log start. It may be an earlier one: it never moves back."""
-    below = keys.entries(stream, after_offset=0, until_offset=log_start, limit=max_entries)
-    return [INDEX_ENTRY.decode(item.value, item.key) for item in await store.range(below)]
+    found = await store.range(keys.entries(stream, after_offset=0, until_offset=log_start, limit=max_entries))
+    entries: list[IndexEntry] = []
+    size_bytes = 0
+    for item in found:
+        if entries and size_bytes + len(item.value) > max_bytes:
+            break
+        entries.append(INDEX_ENTRY.decode(item.value, item.key))
+        size_bytes += len(item.value)
+    is_all = len(entries) == len(found) < max_entries
+    return TrimPage(entries=entries, size_bytes=size_bytes, is_all=is_all)
 
 
 def trim_entries(keys: DomainKeys, stream: StreamId, entries: Sequence[IndexEntry], *, now_ms: int) -> Rule[None]:
@@ -62,8 +89,8 @@ def trim_streams(
 ) -> Rule[frozenset[StreamId]]:
     """Return the rule that removes entries of many streams; its result are the streams of which they went.
 
-    A stream whose entries have changed is passed over: others must not wait for it. How many entries there are in all
-    bounds the transaction, so that is for the caller to limit.
+    A stream whose entries have changed is passed over: others must not wait for it. How many entries there are in
+    all, and their bytes, bound the transaction, so that is for the caller to limit.
     """
     entry_keys = {
         stream: [keys.entry(stream, entry.end_offset) for entry in entries] for stream, entries in planned.items()

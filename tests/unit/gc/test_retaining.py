@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.gc import retaining
+from headrace.gc import retaining, trimming
 from headrace.gc.clocks import ClockGuard
 from headrace.gc.collecting import Collector, CollectorLimits
 from headrace.gc.folding import Folder, FoldLimits
@@ -364,6 +364,20 @@ async def test_entries_of_many_streams_go_in_one_transaction_and_a_long_one_take
     assert kit.script.calls["trim_streams"] == 3, "three streams, then three entries, then the last"
     assert await kit.trimmer.tick() == 0
     assert kit.script.calls["trim_streams"] == 3
+
+
+async def test_a_step_is_bounded_by_the_bytes_of_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    kit = RetainKit(BY_AGE)
+    await kit.start(streams=2)
+    await kit.appended(kit.streams[0], 1)
+    await kit.appended(kit.streams[1], 2)
+    await fold_all(kit)
+    await kit.later(11)
+    monkeypatch.setattr(trimming, "MAX_TRIM_BYTES", 1)
+    assert await kit.trimmer.tick() == 3
+    assert await kit.entry_count() == 0
+    assert kit.script.calls["trim_streams"] == 3, "each entry is larger than a step"
+    assert kit.trimmer._trimmed_to == {kit.streams[0]: 1, kit.streams[1]: 2}
 
 
 async def test_tick_reads_a_bounded_number_of_streams_and_comes_to_all_of_them() -> None:

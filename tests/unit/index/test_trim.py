@@ -3,7 +3,14 @@ import pytest
 from headrace.errors import Invalid, Missing
 from headrace.index.rule import StalePlan
 from headrace.index.streams import advance_log_start, delete_stream
-from headrace.index.trim import finish_deletion, forget_producers, plan_trim, trim_entries, trim_streams
+from headrace.index.trim import (
+    entries_below,
+    finish_deletion,
+    forget_producers,
+    plan_trim,
+    trim_entries,
+    trim_streams,
+)
 from headrace.index.values import PartStatus
 from headrace.metadata.keys import prefix_range
 from headrace.model.ids import StreamId
@@ -71,6 +78,21 @@ async def test_many_streams_are_trimmed_in_one_step_and_a_shared_object_is_count
     assert [await log.index(stream) for stream in streams] == [[], [], []]
     segment = await log.object((await log.log())[0].object_id)
     assert segment is not None and segment.entry_count == 0
+
+
+async def test_a_page_is_bounded_by_entries_and_by_bytes_and_has_one_entry_at_least() -> None:
+    log, stream = await logged(3)
+    await log.fold()
+    raw = await log.store.range(log.keys.entries(stream, after_offset=0, limit=10))
+    sizes = [len(item.value) for item in raw]
+    for max_entries, max_bytes, count, is_all in (
+        (10, sum(sizes), 3, True),
+        (3, sum(sizes), 3, False),
+        (10, sum(sizes) - 1, 2, False),
+        (10, 1, 1, False),
+    ):
+        page = await entries_below(log.store, log.keys, stream, 1_000, max_entries=max_entries, max_bytes=max_bytes)
+        assert (len(page.entries), page.is_all, page.size_bytes) == (count, is_all, sum(sizes[:count]))
 
 
 async def test_deleted_stream_goes_last_after_folding_and_trimming() -> None:
