@@ -251,6 +251,7 @@ class Broker:
 
     async def _start_http(self) -> Address:
         # Imported late: loading a web server takes a tenth of a second, and Kafka clients are served meanwhile.
+        await self._parts.node.executor.run(load_http)
         from headrace.http_api.readiness import presence_check, store_checks
         from headrace.http_api.server import HttpServer
 
@@ -314,6 +315,12 @@ class Broker:
         """Send members of our groups to other brokers; what cannot be given back in time goes with the session."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._parts.seats.drain(), limit_s)
+
+
+def load_http() -> None:
+    """Load the web server, on a thread: on a busy host that takes long enough to hold everybody up."""
+    import headrace.http_api.readiness
+    import headrace.http_api.server  # noqa: F401
 
 
 def server_limits(network: NetworkSettings) -> ServerLimits:

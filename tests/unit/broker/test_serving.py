@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import serving
 from headrace.broker.serving import Addresses, Broker, serve
 from headrace.broker.storage import assemble_runtime
 from headrace.cluster.membership import Membership
@@ -279,3 +281,13 @@ async def test_side_port_tells_whether_the_broker_is_ready(tmp_path: Path) -> No
         answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_the_web_server_is_not_loaded_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded_by: list[threading.Thread] = []
+    monkeypatch.setattr(serving, "load_http", lambda: loaded_by.append(threading.current_thread()))
+    async with Kit(tmp_path).serving():
+        pass
+    assert len(loaded_by) == 1 and loaded_by[0] is not threading.current_thread()
