@@ -94,22 +94,20 @@ class PipelineChild:
         if not await self._can_run():
             await self._ending.wait()
             return
-        # What a child that was killed leaves behind goes with this folder.
-        with tempfile.TemporaryDirectory(prefix="headrace-pipeline-", ignore_cleanup_errors=True) as scratch:
-            pause_s = FIRST_PAUSE_S
-            while not self._ending.is_set():
-                began = self._clock.monotonic()
-                code = await self._run_child_if_it_starts(Path(scratch))
-                if self._ending.is_set():
-                    return
-                if code == START_ANEW:
-                    self._log.info("the pipeline's process asked to be started anew")
-                    continue
-                if self._clock.monotonic() - began >= HEALTHY_AFTER_S:
-                    pause_s = FIRST_PAUSE_S
-                self._log.warning("the pipeline's process has ended and is started again", code=code, pause_s=pause_s)
-                await _first_of(self._ending.wait(), self._clock.sleep(pause_s))
-                pause_s = min(2 * pause_s, self._max_pause_s)
+        pause_s = FIRST_PAUSE_S
+        while not self._ending.is_set():
+            began = self._clock.monotonic()
+            code = await self._run_child_if_it_starts()
+            if self._ending.is_set():
+                return
+            if code == START_ANEW:
+                self._log.info("the pipeline's process asked to be started anew")
+                continue
+            if self._clock.monotonic() - began >= HEALTHY_AFTER_S:
+                pause_s = FIRST_PAUSE_S
+            self._log.warning("the pipeline's process has ended and is started again", code=code, pause_s=pause_s)
+            await _first_of(self._ending.wait(), self._clock.sleep(pause_s))
+            pause_s = min(2 * pause_s, self._max_pause_s)
 
     async def _can_run(self) -> bool:
         executor = ThreadExecutor("pipeline", threads=1)
@@ -122,10 +120,12 @@ class PipelineChild:
             executor.close()
         return True
 
-    async def _run_child_if_it_starts(self, scratch: Path) -> int | None:
-        """Run a child and return its exit code; `None` if the system could not start it (no memory)."""
+    async def _run_child_if_it_starts(self) -> int | None:
+        """Run a child and return its exit code; `None` if the system could not start it (no memory, a full disk)."""
         try:
-            return await self._run_child(scratch)
+            # What a child that was killed leaves behind goes with this folder.
+            with tempfile.TemporaryDirectory(prefix="headrace-pipeline-", ignore_cleanup_errors=True) as scratch:
+                return await self._run_child(Path(scratch))
         except OSError as error:
             self._log.warning("the pipeline's process could not be started", error=str(error))
             return None

@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -190,3 +191,21 @@ async def test_a_child_that_the_system_cannot_start_is_tried_again_and_the_broke
     await child.stop()
     await child.wait()
     assert lines.getvalue().count("could not be started") >= 2
+
+
+async def test_a_disk_that_takes_no_scratch_folder_does_not_end_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + "time.sleep(600)")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    await harness.child.start()
+    for pause_s in (1.0, 2.0):
+        await harness.until(lambda: harness.clock.sleepers == 1)
+        await harness.clock.advance(pause_s)
+    assert harness.processes == [] and harness.lines.getvalue().count("could not be started") >= 2
+    await harness.until(lambda: harness.clock.sleepers == 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    await harness.clock.advance(4.0)
+    await harness.until(lambda: len(harness.processes) == 1)
+    await harness.child.stop()
+    await harness.child.wait()
