@@ -131,6 +131,7 @@ async def opened_storage(
             busy_limit_s=settings.metadata.sqlite_busy_timeout_ms / 1000,
             postgres_pool_size=settings.metadata.postgres_pool_size,
             postgres_lock_timeout_ms=settings.metadata.postgres_lock_timeout_ms,
+            log=runtime.log,
         )
         open_parts.push_async_callback(metadata.close)
         await require_format(metadata)

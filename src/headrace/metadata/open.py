@@ -17,6 +17,7 @@ from headrace.metadata.sqlite.store import ExecutorFactory, SqliteMetadata
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoints, NoCrashes
 from headrace.runtime.executor import Executor, ThreadExecutor
+from headrace.runtime.logs import Log
 from headrace.runtime.rng import Rng
 
 
@@ -36,11 +37,13 @@ async def open_metadata(
     busy_limit_s: float = BUSY_LIMIT_S,
     postgres_pool_size: int | None = None,
     postgres_lock_timeout_ms: int | None = None,
+    log: Log | None = None,
 ) -> MetadataStore:
     """Open the store that a URL names. Raises `Invalid` for a URL that names none.
 
     `make_executor` gives SQLite its threads; where it works inline, `writer_linger_s` must be 0. `busy_limit_s` is
-    how long SQLite waits for another process; the last two are PostgreSQL's, with defaults of the engine's own.
+    how long SQLite waits for another process, and `log` hears of long waits; those of PostgreSQL have defaults of the
+    engine's own.
     """
     crash_points = crash_points or NoCrashes()
     scheme, _, rest = url.partition(":")
@@ -55,6 +58,7 @@ async def open_metadata(
             make_executor=make_executor,
             busy_limit_s=busy_limit_s,
             linger_s=writer_linger_s,
+            log=log,
         )
     if scheme in ("postgres", "postgresql"):
         given = {"pool_size": postgres_pool_size, "lock_timeout_ms": postgres_lock_timeout_ms}

@@ -16,6 +16,9 @@ from headrace.runtime.clock import Clock
 BUSY_LIMIT_S = 5.0
 """How long a connection waits for the lock of another process before it gives up."""
 
+LONG_WAIT_S = 1.0
+"""How long the lock of another process is waited for before that is logged: no transaction of ours takes so long."""
+
 BUSY_NAP_S = 0.0002
 """How long it sleeps between two looks at the lock. SQLite's own handler sleeps up to 100 ms."""
 
@@ -27,17 +30,31 @@ _STATEMENTS_CACHED = 200
 class BusyHandler:
     """Waits for a lock that another process holds, in naps well below a millisecond, up to a limit."""
 
-    def __init__(self, clock: Clock, stop: threading.Event, *, limit_s: float) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        stop: threading.Event,
+        *,
+        limit_s: float,
+        on_long_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_long_wait` is called once per wait, on the thread that waits."""
         self._clock = clock
         self._stop = stop
         self._limit_s = limit_s
+        self._on_long_wait = on_long_wait
         self._give_up_at = 0.0
+        self._report_at: float | None = None
 
     def __call__(self, prior_calls: int) -> bool:
         """Return whether SQLite shall try again."""
         now = self._clock.monotonic()
         if prior_calls == 0:
             self._give_up_at = now + self._limit_s
+            self._report_at = now + LONG_WAIT_S
+        if self._report_at is not None and now >= self._report_at:
+            self._report_at = None
+            self._on_long_wait()
         if now >= self._give_up_at:
             return False
         # Closing the store sets the event and so ends the nap at once.

@@ -7,12 +7,13 @@ COMMIT is not: the commit may be on disk, and a second fsync that succeeds prove
 import apsw
 
 from headrace.errors import Corrupt, HeadraceError, Invalid, OutcomeUnknown, Retryable, Unusable
+from headrace.metadata.sqlite.lock_holders import holder_in_words
 
 
 def translate(error: apsw.Error, path: str) -> HeadraceError:
     """Return what to raise for an error that happened before COMMIT, or in a read."""
     if isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ProtocolError):
-        return Retryable(f"another process holds the lock of {path}: {error}")
+        return Retryable(f"nothing was written: {holder_in_words(path)} ({error})")
     if isinstance(error, apsw.FullError):
         return Retryable(f"the disk of {path} is full, nothing was written: free some space")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):

@@ -33,6 +33,7 @@ from headrace.metadata.sqlite.checkpoints import CHECKPOINT_BUSY_LIMIT_S, Checkp
 from headrace.metadata.sqlite.connections import BUSY_LIMIT_S, BusyHandler, connect, prepare_file
 from headrace.metadata.sqlite.failures import translate
 from headrace.metadata.sqlite.following import Follower, touch, watch_file
+from headrace.metadata.sqlite.lock_holders import LongWaits
 from headrace.metadata.sqlite.queue import LINGER_S, WriteQueue
 from headrace.metadata.sqlite.renewing import RENEWAL_BUSY_LIMIT_S, SqliteRenewals, Turnstile, renewal
 from headrace.metadata.sqlite.writer import GroupOutcome, GroupWriter, WriteTransaction
@@ -41,6 +42,7 @@ from headrace.model.ids import SessionId
 from headrace.runtime.clock import Clock
 from headrace.runtime.crash_points import CrashPoints
 from headrace.runtime.executor import Executor
+from headrace.runtime.logs import Log
 from headrace.runtime.rng import Rng
 
 READERS = 2
@@ -64,16 +66,18 @@ class SqliteMetadata:
         make_executor: ExecutorFactory,
         busy_limit_s: float,
         linger_s: float,
+        log: Log | None,
     ) -> None:
         """Open the file, blocking; `open` does so on a thread."""
         self._path = path
         self._rng = rng
         self._make_executor = make_executor
         self._stop = threading.Event()
+        waits = LongWaits(path, clock=clock, log=log)
 
         def handler(limit_s: float) -> BusyHandler:
             # Each connection has its own: the handler remembers since when it waits.
-            return BusyHandler(clock, self._stop, limit_s=limit_s)
+            return BusyHandler(clock, self._stop, limit_s=limit_s, on_long_wait=waits.note)
 
         signal_path = watch_file(path)
 
@@ -129,8 +133,9 @@ class SqliteMetadata:
         make_executor: ExecutorFactory,
         busy_limit_s: float = BUSY_LIMIT_S,
         linger_s: float = LINGER_S,
+        log: Log | None = None,
     ) -> "SqliteMetadata":
-        """Open or create a store. With an inline executor `linger_s` must be 0.
+        """Open or create a store. With an inline executor `linger_s` must be 0. The log hears of long waits.
 
         Raises `Unsupported` for a newer schema, `Corrupt` for a damaged file.
         """
@@ -145,6 +150,7 @@ class SqliteMetadata:
                     make_executor=make_executor,
                     busy_limit_s=busy_limit_s,
                     linger_s=linger_s,
+                    log=log,
                 )
             )
         except apsw.Error as error:

@@ -92,6 +92,76 @@ async def test_a_lock_that_is_given_back_in_time_is_waited_for(store: SqliteMeta
             assert await waiting == 0
 
 
+async def test_what_is_decided_first_holds_up_no_other_process(store: SqliteMetadata, path: str) -> None:
+    await increment(store)
+    decided: list[bytes | None] = []
+
+    def decide(seen: Seen) -> Decision[None]:
+        decided.append(seen.get(COUNTER))
+        with foreign_connection(path) as foreign:  # Without a busy handler: it fails at once if it must wait.
+            foreign.execute("BEGIN IMMEDIATE")
+            foreign.execute("ROLLBACK")
+        return Decision(result=None, puts={COUNTER: b"7"})
+
+    await store.transact([DOMAIN.unit], Reads(keys=[COUNTER]), decide)
+    assert decided == [b"1"] and await value(store, COUNTER) == b"7"
+
+
+async def test_what_another_process_wrote_meanwhile_is_seen_by_a_second_decision(
+    store: SqliteMetadata, open_store: OpenStore, path: str
+) -> None:
+    other = await open_store()
+    await increment(store)
+    loop = asyncio.get_running_loop()
+    decided: list[bytes | None] = []
+    meanwhile: list[bool] = []
+
+    def decide(seen: Seen) -> Decision[None]:
+        decided.append(seen.get(COUNTER))
+        if len(decided) == 1:
+            asyncio.run_coroutine_threadsafe(increment(other), loop).result(LIMIT_S)
+        else:
+            meanwhile.append(_is_free(path))
+        return Decision(result=None, puts={COUNTER: (seen.get(COUNTER) or b"") + b"!"})
+
+    await store.transact([DOMAIN.unit], Reads(keys=[COUNTER]), decide)
+    assert decided == [b"1", b"2"], "the first decision was about a state that had passed"
+    assert await value(store, COUNTER) == b"2!" and meanwhile == [False], "the second one holds the lock"
+
+
+async def test_processes_that_write_in_turns_do_not_decide_in_vain(
+    store: SqliteMetadata, open_store: OpenStore
+) -> None:
+    other = await open_store()
+    decisions = 0
+
+    def count(seen: Seen) -> Decision[None]:
+        nonlocal decisions
+        decisions += 1
+        found = int(seen.get(COUNTER) or b"0")
+        return Decision(result=None, puts={COUNTER: str(found + 1).encode()})
+
+    rounds = 50
+
+    async def write(one: SqliteMetadata) -> None:
+        for _ in range(rounds):
+            await one.transact([DOMAIN.unit], Reads(keys=[COUNTER]), count)
+
+    await asyncio.gather(write(store), write(other))
+    assert await value(store, COUNTER) == str(2 * rounds).encode()
+    assert decisions <= 2 * rounds + 2, "each of them found out once that it is not alone"
+
+
+def _is_free(path: str) -> bool:
+    with foreign_connection(path) as foreign:
+        try:
+            foreign.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            return False
+        foreign.execute("ROLLBACK")
+        return True
+
+
 async def test_closing_does_not_wait_for_a_lock(open_store: OpenStore, path: str) -> None:
     store = await open_store(busy_limit_s=10_000)
     with foreign_connection(path) as foreign:
