@@ -31,6 +31,8 @@ from headrace.model.ids import StreamId
 from headrace.model.topics import TopicRules
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
+from headrace.runtime.repeats import Repeats
+from headrace.runtime.services import advice
 from headrace.runtime.turns import WakeLine
 
 MAX_WAIT_MS = 300_000
@@ -47,6 +49,10 @@ MAX_READ_BYTES = 4 * 1024 * 1024
 
 MAX_READS = 100
 """How many partitions one answer reads; the others are there with no records, and have their turn later."""
+
+
+FAILURE_REPEATS_S = 10.0
+"""How long fetches that fail in the same way are not logged again."""
 
 
 class Outcome(enum.IntEnum):
@@ -142,6 +148,7 @@ class Fetcher:
         self._tail = tail
         self._catch_up = catch_up
         self._clock = clock
+        self._repeats = Repeats(clock, every_s=FAILURE_REPEATS_S)
         self._log = log
         self._wake_line = WakeLine()
         self.parked = 0
@@ -297,10 +304,17 @@ class Fetcher:
             cut = await self._catch_up.read(one.stream, one.offset, miss.max_bytes, whole_first=miss.whole_first)
         except HeadraceError as error:
             if not isinstance(error, Damaged):  # that was logged when it was found, once
-                tell = self._log.error if isinstance(error, Corrupt) else self._log.warning
-                tell("a fetch could not be read", stream=one.stream, offset=one.offset, error=str(error))
+                self._note_failure(one, error)
             return Fetched(Outcome.FAILED, error=error)
         return _answer(miss.head, cut)
+
+    def _note_failure(self, one: Wanted, error: HeadraceError) -> None:
+        """Log it. A store that is away fails every fetch of every reader: one line now and then is enough."""
+        is_corrupt = isinstance(error, Corrupt)
+        if self._repeats.is_due((type(error), one.stream if is_corrupt else None)):
+            tell = self._log.error if is_corrupt else self._log.warning
+            values = {"stream": one.stream, "offset": one.offset, "error": str(error), "advice": advice(error)}
+            tell("a fetch could not be read", **values)
 
 
 def _answer(head: StreamHead, cut: Cut | None) -> Fetched:

@@ -18,6 +18,7 @@ from headrace.model.error_codes import ErrorCode
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import CounterSeries, HistogramSeries, Metrics, one_of
+from headrace.runtime.repeats import Repeats
 from headrace.runtime.services import advice
 from headrace.wire.errors import TooManyElements, UnsupportedRequest, WireError
 from headrace.wire.headers import API_VERSIONS_KEY, encode_response, frame_body, parse_header, parse_request
@@ -57,8 +58,8 @@ class Dispatcher:
         self._apis = apis
         self._clock = clock
         self._log = log
-        self._silent_until: dict[tuple[int, ErrorCode], float] = {}
         self._greetings = Greetings()
+        self._repeats = Repeats(clock, every_s=REFUSAL_REPEATS_S)
         by_api = one_of("api", [api.name for api in apis.values()])
         requests = metrics.counters("kafka_requests", "Requests, by API.", by_api)
         bytes_in = metrics.counters("kafka_request_bytes", "Bytes of requests, by API.", by_api)
@@ -221,14 +222,7 @@ class Dispatcher:
 
     def _is_news(self, api: Api, code: ErrorCode, error: BaseException) -> bool:
         """Say whether a refusal is to be logged. A store that is away refuses everybody: one line now and then."""
-        if not isinstance(error, Retryable | OutcomeUnknown):
-            return True
-        now = self._clock.monotonic()
-        silent_until = self._silent_until.get((api.key, code))
-        if silent_until is not None and now < silent_until:
-            return False
-        self._silent_until[api.key, code] = now + REFUSAL_REPEATS_S
-        return True
+        return not isinstance(error, Retryable | OutcomeUnknown) or self._repeats.is_due((api.key, code))
 
     def _unsupported(self, api: Api, version: int, correlation_id: int) -> Buffers:
         """Answer ApiVersions in version 0, so that the client can choose another; nothing else can be answered."""

@@ -58,7 +58,7 @@ ADVICE: tuple[tuple[type[HeadraceError], str], ...] = (
     (Corrupt, "nothing was deleted: run `headrace verify`, and look at the store that the error names"),
     (Invalid, "if this goes on, check what the error names: settings, topic configuration, stored data"),
     (Unsupported, "change the configuration, or upgrade"),
-    (Unusable, "this process ends: mend what the error names, then start it again"),
+    (Unusable, "mend what the error names, then start this process again"),
 )
 """What an operator can do about an expected error, by its type."""
 

@@ -1,11 +1,12 @@
 """The flow of a fetch: from memory where it can, from the store where it must, never a no without asking."""
 
 import asyncio
+import json
 
 import pytest
 
 from headrace.errors import Corrupt, Retryable
-from headrace.fetch.fetcher import MAX_WAIT_MS, Fetched, Outcome
+from headrace.fetch.fetcher import FAILURE_REPEATS_S, MAX_WAIT_MS, Fetched, Outcome
 from headrace.index.objects import wal_object_id, wal_object_key
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.model.ids import StreamId
@@ -346,3 +347,20 @@ async def test_wait_goes_on_though_the_view_began_anew() -> None:
     await kit.put(stream, b"2", b"3")
     (found,) = await waiting
     assert values_of(found) == [b"2", b"3"]
+
+
+async def test_store_that_is_away_is_one_line_for_all_readers() -> None:
+    kit = FetchKit(tail_bytes=0)
+    streams = await kit.start(5)
+    for stream in streams:
+        await kit.put(stream, b"value")
+    kit.script.plan("read", *[Refuse(Retryable("the store is away"))] * 100)
+    for _ in range(3):
+        for stream in streams:
+            (found,) = await kit.fetch((stream, 0))
+            assert found.outcome is Outcome.FAILED
+    (line,) = [json.loads(line) for line in kit.logged.getvalue().splitlines()]
+    assert line["event"] == "a fetch could not be read" and line["level"] == "warning" and line["advice"]
+    await kit.clock.advance(FAILURE_REPEATS_S)
+    await kit.fetch((streams[0], 0))
+    assert len(kit.logged.getvalue().splitlines()) == 2
