@@ -44,7 +44,7 @@ def _check(node: Node, topic: CreatePartitionsRequest.CreatePartitionsTopic, *, 
     if is_repeated:
         raise Refused(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
     known = node.topics.get(topic.name)
-    if not topic.assignments or known is None or topic.count <= len(known.streams):
+    if topic.assignments is None or known is None or topic.count <= len(known.streams):
         return  # what is wrong with the topic or the number is said where it grows
     added = topic.count - len(known.streams)
     if len(topic.assignments) != added:

@@ -65,14 +65,16 @@ async def test_replicas_of_living_brokers_are_taken_without_effect() -> None:
     asked = CreatePartitionsRequest(
         topics=[
             Asked(name="a", count=3, assignments=[Assignment(broker_ids=[1]), Assignment(broker_ids=[3])]),
-            Asked(name="b", count=2, assignments=[]),
+            Asked(name="b", count=2, assignments=None),
         ]
     )
     assert results(await ask(handle, kit.node, NEWEST, asked)) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
     assert len(kit.topic("a").streams) == 3
 
 
-@pytest.mark.parametrize("lists", [[[1]], [[1], [1], [1]], [[1], [9]], [[1], []], [[1], [1, 2]], [[1, 1], [2, 3]]])
+@pytest.mark.parametrize(
+    "lists", [[], [[1]], [[1], [1], [1]], [[1], [9]], [[1], []], [[1], [1, 2]], [[1, 1], [2, 3]]]
+)
 async def test_replicas_that_kafka_would_not_place_are_refused_with_advice(lists: list[list[int]]) -> None:
     kit = TopicNode()
     await kit.create("a")
