@@ -23,6 +23,7 @@ import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidPartitionsException;
+import org.apache.kafka.common.errors.InvalidRequestException;
 import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
@@ -45,6 +46,7 @@ final class AdminCases {
         cases.put("create_topics", this::createTopics);
         cases.put("list_offsets", this::listOffsets);
         cases.put("topic_configs", this::topicConfigs);
+        cases.put("broker_configs", this::brokerConfigs);
         cases.put("delete_records", this::deleteRecords);
         cases.put("create_partitions", this::createPartitions);
         cases.put("delete_topics", this::deleteTopics);
@@ -137,6 +139,54 @@ final class AdminCases {
         Client.fails(InvalidConfigurationException.class, () -> alter(topic, "no.such.config", "1", OpType.SET));
         Client.fails(InvalidConfigurationException.class, () -> alter(topic, "retention.ms", "soon", OpType.SET));
         return null;
+    }
+
+    /** Changes what no other case notices, for one broker and for all, and leaves both as they were. */
+    private String brokerConfigs() throws Exception {
+        String name = "log.cleaner.delete.retention.ms";
+        Node node = Client.get(client.admin.describeCluster().nodes()).iterator().next();
+        ConfigResource one = new ConfigResource(ConfigResource.Type.BROKER, node.idString());
+        ConfigResource all = new ConfigResource(ConfigResource.Type.BROKER, "");
+        ConfigEntry first = config(one, name);
+        Client.same(config(one, "broker.id").value(), node.idString(), "broker.id");
+        Client.same(config(one, "broker.id").isReadOnly(), true, "whether broker.id is fixed");
+        alter(all, name, "86400004", OpType.SET);
+        try {
+            awaitConfig(one, name, "86400004", ConfigEntry.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG);
+            alter(one, name, "86400005", OpType.SET);
+            awaitConfig(one, name, "86400005", ConfigEntry.ConfigSource.DYNAMIC_BROKER_CONFIG);
+            Client.same(config(all, name).value(), "86400004", name + " of all brokers");
+        } finally {
+            alter(one, name, null, OpType.DELETE);
+            alter(all, name, null, OpType.DELETE);
+        }
+        awaitConfig(one, name, first.value(), ConfigEntry.ConfigSource.DEFAULT_CONFIG);
+        Client.fails(InvalidRequestException.class, () -> alter(one, "broker.id", "77", OpType.SET));
+        Client.fails(InvalidRequestException.class, () -> alter(all, name, "soon", OpType.SET));
+        Client.fails(InvalidConfigurationException.class, () -> alter(one, name, "1", OpType.APPEND));
+        return null;
+    }
+
+    /** Apache Kafka applies a change a moment after it has answered. */
+    private void awaitConfig(ConfigResource resource, String name, String value, ConfigEntry.ConfigSource source)
+            throws Exception {
+        long deadline = System.nanoTime() + 30_000_000_000L;
+        ConfigEntry found = config(resource, name);
+        while (!found.value().equals(value) && System.nanoTime() < deadline) {
+            Thread.sleep(50);
+            found = config(resource, name);
+        }
+        Client.same(found.value(), value, name);
+        Client.same(found.source(), source, "source of " + name);
+    }
+
+    private ConfigEntry config(ConfigResource resource, String name) throws Exception {
+        return Client.get(client.admin.describeConfigs(List.of(resource)).all()).get(resource).get(name);
+    }
+
+    private Void alter(ConfigResource resource, String name, String value, OpType type) throws Exception {
+        AlterConfigOp change = new AlterConfigOp(new ConfigEntry(name, value), type);
+        return Client.get(client.admin.incrementalAlterConfigs(Map.of(resource, List.of(change))).all());
     }
 
     private ConfigEntry config(String topic, String name) throws Exception {

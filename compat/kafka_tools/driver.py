@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compat.driver_kit import Task, check, check_equal, run_cases, task_from_environment
+from compat.kafka_tools.brokers import BrokerCases
 from compat.kafka_tools.groups import GroupCases
 from compat.kafka_tools.tools import CONFIGS, TOOLS, TOPICS, Tools
 
@@ -39,6 +40,7 @@ class Driver:
             "log_dirs": self.log_dirs,
             "cluster": self.cluster,
             "features": self.features,
+            **BrokerCases(self._tools).cases(),
             **GroupCases(self._tools).cases(),
             "transactions": self.transactions,
         }

@@ -71,6 +71,7 @@ class Driver:
             "oversized_record": self.oversized_record,
             "list_offsets": self.list_offsets,
             "topic_configs": self.topic_configs,
+            "broker_configs": self.broker_configs,
             "delete_records": self.delete_records,
             "create_partitions": self.create_partitions,
             "delete_topics": self.delete_topics,
@@ -192,6 +193,39 @@ class Driver:
                 check_equal(error.args[0].code(), KafkaError.INVALID_CONFIG, f"error code of {name}={value}")
             else:
                 raise AssertionError(f"{name}={value} was accepted")
+
+    def broker_configs(self) -> None:
+        """It leaves the broker as it was, and changes what no other case notices."""
+        (node, *_) = sorted(self._admin.list_topics(timeout=WAIT_LIMIT_SECONDS).brokers)
+        name, broker = "log.cleaner.delete.retention.ms", ConfigResource(ResourceType.BROKER, str(node))
+
+        def shown() -> dict[str, ConfigEntry]:
+            (future,) = self._admin.describe_configs([broker]).values()
+            return cast("dict[str, ConfigEntry]", future.result())
+
+        def alter(name: str, value: str | None, kind: AlterConfigOpType) -> None:
+            entry = ConfigEntry(name, value, incremental_operation=kind)
+            resource = ConfigResource(ResourceType.BROKER, str(node), incremental_configs=[entry])
+            (future,) = self._admin.incremental_alter_configs([resource]).values()
+            future.result()
+
+        first = shown()
+        check_equal(first["broker.id"].value, str(node), "broker.id")
+        check(first["broker.id"].is_read_only and not first[name].is_read_only, "what can be changed")
+        alter(name, "86400003", AlterConfigOpType.SET)
+        try:
+            wait_until(lambda: shown()[name].value == "86400003", f"{name} is altered")
+            check_equal(shown()[name].source, ConfigSource.DYNAMIC_BROKER_CONFIG.value, f"source of {name}")
+        finally:
+            alter(name, None, AlterConfigOpType.DELETE)
+        wait_until(lambda: shown()[name].value == first[name].value, f"{name} is as it was")
+        for wrong in ("broker.id", name):
+            try:
+                alter(wrong, "soon", AlterConfigOpType.SET)
+            except KafkaException as error:
+                check_equal(error.args[0].code(), KafkaError.INVALID_REQUEST, f"error code of {wrong}")
+            else:
+                raise AssertionError(f"{wrong}=soon was accepted")
 
     def delete_records(self) -> None:
         topic = self._task.topic("delete-records")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from headrace.cluster.broker_configs import MAX_VALUE_CHARS, InvalidBrokerConfig, NoList
 from headrace.errors import Invalid
+from headrace.handlers.describe_log_dirs import LOG_DIR
 from headrace.runtime.configuration import Given, Origin, Setting
 from headrace.runtime.setting_kinds import MAX_INT32, Address, Switch
 from headrace.runtime.setting_kinds import Whole as WholeSetting
@@ -64,8 +65,8 @@ def fixed_facts(settings: Settings) -> dict[str, Fact]:
         "delete.topic.enable": (*yes, "Topics can be deleted."),
         "inter.broker.listener.name": ("PLAINTEXT", ConfigType.STRING, "There is one listener."),
         "log.cleaner.enable": (*yes, "Topics are compacted by the pipeline."),
-        "log.dir": (settings.objects.url, ConfigType.STRING, "Records lie in the object store."),
-        "log.dirs": (settings.objects.url, ConfigType.LIST, "Records lie in the object store."),
+        "log.dir": (LOG_DIR, ConfigType.STRING, "A label: records lie where objects.url says."),
+        "log.dirs": (LOG_DIR, ConfigType.LIST, "A label: records lie where objects.url says."),
         "offsets.topic.replication.factor": (*one, "Offsets lie in the metadata store: there is no topic of them."),
         "process.roles": ("broker", ConfigType.LIST, "There are no controllers: the metadata store decides."),
         "security.inter.broker.protocol": ("PLAINTEXT", ConfigType.STRING, "Brokers do not talk to each other."),
@@ -126,8 +127,6 @@ class BrokerConfigRules:
         self._origins = {origin.setting.key: origin for origin in configuration.origins}
         self._told = told
         self._facts = fixed_facts(self._static)
-        url_kind = SETTINGS["objects.url"].kind
-        self._facts_shown = {name: url_kind.show(fact.value) for name, fact in self._facts.items()}
 
     def check(self, changed: Mapping[str, str], *, for_all: Mapping[str, str], own: Mapping[str, str]) -> None:
         """Raise `InvalidBrokerConfig` unless the changed ones may be set, and all together hold after it."""
@@ -213,8 +212,8 @@ class BrokerConfigRules:
                     one for other in ("minutes", "hours") for one in self._static_synonyms(f"log.retention.{other}")
                 ]
             return found
-        if name in self._facts_shown:
-            value, source = self._facts_shown[name], ConfigSource.STATIC_BROKER_CONFIG
+        if name in self._facts:
+            value, source = self._facts[name].value, ConfigSource.STATIC_BROKER_CONFIG
         elif name in TOPIC_CONFIG_OF:
             value, source = TOPIC_CONFIG_OF[name].default, ConfigSource.DEFAULT_CONFIG
         else:
