@@ -15,7 +15,7 @@ from headrace.metadata.paging import read_prefix
 from headrace.metadata.port import Key, MetadataStore, Versioned
 from headrace.metadata.refreshing import SharedRefresh, follow
 from headrace.model.ids import StreamId
-from headrace.model.topics import Topic, TopicId, TopicRules
+from headrace.model.topics import Retention, Topic, TopicId, TopicRules
 from headrace.runtime.clock import Clock
 from headrace.topics.configs import TopicDefaults, retention_of, rules_of
 from headrace.topics.records import TOPIC_RECORD, TOPICS_REVISION, TopicRecord, TopicsRevision
@@ -114,10 +114,19 @@ class TopicDirectory:
 
     def use_defaults(self, defaults: TopicDefaults) -> None:
         """Give all topics other defaults from now on."""
-        if defaults == self._defaults:
+        before, self._defaults = self._defaults, defaults
+        if defaults.given == before.given:
             return
-        self._defaults = defaults
-        self._put([self._with_defaults(topic) for topic in self._by_name.values()])
+        # Most topics have no configs of their own, or the same ones: what follows from them is computed once.
+        computed: dict[frozenset[tuple[str, str]], tuple[TopicRules, Retention]] = {}
+        changed = []
+        for topic in self._by_name.values():
+            same = frozenset(topic.overrides.items())
+            if same not in computed:
+                computed[same] = rules_of(topic.overrides, defaults), retention_of(topic.overrides, defaults)
+            rules, retention = computed[same]
+            changed.append(replace(topic, rules=rules, retention=retention, defaults=defaults.given))
+        self._put(changed)
 
     async def refresh(self) -> None:
         """Catch up with everything that was committed before this call; concurrent calls share one read."""
@@ -182,14 +191,6 @@ class TopicDirectory:
         self.generation += 1
         for listener in self._listeners:
             listener()
-
-    def _with_defaults(self, topic: Topic) -> Topic:
-        return replace(
-            topic,
-            rules=rules_of(topic.overrides, self._defaults),
-            retention=retention_of(topic.overrides, self._defaults),
-            defaults=self._defaults.given,
-        )
 
     def _forget(self, name: str) -> None:
         known = self._by_name.pop(name, None)

@@ -260,3 +260,14 @@ async def test_damaged_record_is_never_taken_for_none() -> None:
     await kit.put("g", b"\x01spoilt")
     with pytest.raises(Corrupt, match="group-configs/=g"):
         await kit.here.refresh()
+
+
+def test_defaults_that_were_set_while_the_broker_runs_are_shown_as_such() -> None:
+    name = "group.consumer.session.timeout.ms"
+    sources = {name: ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, "group.max.size": ConfigSource.DYNAMIC_BROKER_CONFIG}
+    (shown,) = [one for one in effective({}, DEFAULTS, sources) if one.name == SESSION_TIMEOUT]
+    assert (shown.value, shown.source) == ("45000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    assert [one.source for one in shown.synonyms] == [
+        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        ConfigSource.DEFAULT_CONFIG,
+    ]
