@@ -158,12 +158,13 @@ class CommitDraft:
         base_offset = max_offset = head.high_watermark
         next_offset, size_bytes = base_offset + first.record_count, first.size_bytes
         min_ms, max_ms = first.base_timestamp_ms, first.max_timestamp_ms
-        for batch in batches[1:]:
-            if batch.max_timestamp_ms > max_ms:
-                max_ms, max_offset = batch.max_timestamp_ms, next_offset
-            min_ms = min(min_ms, batch.base_timestamp_ms)
-            next_offset += batch.record_count
-            size_bytes += batch.size_bytes
+        if len(batches) > 1:
+            for batch in batches[1:]:
+                if batch.max_timestamp_ms > max_ms:
+                    max_ms, max_offset = batch.max_timestamp_ms, next_offset
+                min_ms = min(min_ms, batch.base_timestamp_ms)
+                next_offset += batch.record_count
+                size_bytes += batch.size_bytes
         running_ms, running_offset = head.max_timestamp_ms, head.max_timestamp_offset
         if max_ms > running_ms:
             running_ms, running_offset = max_ms, max_offset
@@ -190,20 +191,17 @@ class CommitDraft:
             start_byte,
             size_bytes,
         )
-        self._add(entry)
-        return base_offset
-
-    def _add(self, entry: CommitEntry) -> None:
-        """Add an entry, or grow the stream's last one if the bytes continue it and the flags are the same."""
-        position = self._last_entry_of.get(entry.stream)
+        position = self._last_entry_of.get(stream)
         if position is not None:
             last = self._entries[position]
-            if last.start_byte + last.size_bytes == entry.start_byte and last.flags == entry.flags:
+            # The stream's last entry grows if the bytes continue it and the flags are the same.
+            if last.start_byte + last.size_bytes == start_byte and last.flags == entry.flags:
                 self._entries[position] = _joined(last, entry)
-                return
-        self._last_entry_of[entry.stream] = len(self._entries)
+                return base_offset
+        self._last_entry_of[stream] = len(self._entries)
         self._entries.append(entry)
-        self._appended[entry.stream] = None
+        self._appended[stream] = None
+        return base_offset
 
     def entries(self) -> tuple[CommitEntry, ...]:
         """Return the entries of the frame that was begun last."""
@@ -240,27 +238,27 @@ class AppendPart:
         return (head_key,) if producer_id < 0 else (head_key, keys.producer(self.stream, producer_id))
 
     def decide(self, draft: CommitDraft) -> PartResult:
-        batch = self.batches[0]
-        if batch.producer_id >= 0:
-            return self._append_idempotently(draft, batch)
-        log_start = draft.head(self.stream).log_start
-        base_offset = draft.append(self.stream, self.start_byte, self.batches)
-        return PartResult(PartStatus.ACCEPTED, base_offset, draft.append_time_ms, log_start)
-
-    def _append_idempotently(self, draft: CommitDraft, batch: BatchSummary) -> PartResult:
+        stream, batch = self.stream, self.batches[0]
+        log_start = draft.head(stream).log_start
+        if batch.producer_id < 0:
+            base_offset = draft.append(stream, self.start_byte, self.batches)
+            return PartResult(_ACCEPTED, base_offset, draft.append_time_ms, log_start)
         assert len(self.batches) == 1, f"{len(self.batches)} batches of producer {batch.producer_id} in one part"
-        log_start = draft.head(self.stream).log_start
-        key = draft.keys.producer(self.stream, batch.producer_id)
+        key = draft.keys.producer(stream, batch.producer_id)
         state = draft.producer(key)
         first = producers.find_duplicate(state, batch, begins_by=self.begins_by)
         if first is not None:
             return PartResult(PartStatus.DUPLICATE, first.base_offset, first.append_time_ms, log_start)
-        base_offset = draft.append(self.stream, self.start_byte, self.batches)
+        append_time_ms = draft.append_time_ms
+        base_offset = draft.append(stream, self.start_byte, self.batches)
         draft.set_producer(
-            key,
-            producers.remember(state, batch, base_offset=base_offset, append_time_ms=draft.append_time_ms),
+            key, producers.remember(state, batch, base_offset=base_offset, append_time_ms=append_time_ms)
         )
-        return PartResult(PartStatus.ACCEPTED, base_offset, draft.append_time_ms, log_start)
+        return PartResult(_ACCEPTED, base_offset, append_time_ms, log_start)
+
+
+_ACCEPTED = PartStatus.ACCEPTED
+"""To look it up in its class costs as much as to make a result, and every part has one."""
 
 
 def commit_frame(keys: DomainKeys, commit: FrameCommit) -> Rule[Outcome]:

@@ -263,7 +263,7 @@ class DomainKeys:
         return self._stream(stream).index
 
     def entry(self, stream: StreamId, end_offset: int) -> Key:
-        return Key(self._stream(stream).index + str(end_offset).zfill(_DIGITS))
+        return Key(f"{self._stream(stream).index}{end_offset:0{_DIGITS}d}")
 
     def entries(self, stream: StreamId, *, after_offset: int, limit: int, until_offset: int | None = None) -> Range:
         """Return the range of entries that end behind `after_offset`, and at or before `until_offset`."""
@@ -272,10 +272,10 @@ class DomainKeys:
         return Range(self.entry(stream, after_offset + 1), end, limit=limit)
 
     def producer(self, stream: StreamId, producer: ProducerId) -> Key:
-        return Key(self.producers_prefix(stream) + str(producer).zfill(_DIGITS))
+        return Key(f"{self._stream(stream).producers}{producer:0{_DIGITS}d}")
 
     def producers_prefix(self, stream: StreamId) -> str:
-        return self._stream(stream).prefix + "producers/"
+        return self._stream(stream).producers
 
     def _stream(self, stream: StreamId) -> "_StreamKeys":
         """Return what all keys of a stream begin with: every commit asks for it several times per stream."""
@@ -322,9 +322,10 @@ class GroupKeys:
 class _StreamKeys:
     """The beginnings of one stream's keys, made once."""
 
-    __slots__ = ("head", "index", "prefix")
+    __slots__ = ("head", "index", "prefix", "producers")
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.head = Key(prefix + "head")
         self.index = prefix + "index/"
+        self.producers = prefix + "producers/"

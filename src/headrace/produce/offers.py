@@ -97,12 +97,14 @@ class GivenUp:
 
     def note_result(self, offer: Offer, result: PartResult) -> None:
         """Forget the producer once the stream knows it."""
+        if not self._first:
+            return  # as nearly always, and every part of every frame asks
         if offer.producer is not None and result.status in (PartStatus.ACCEPTED, PartStatus.DUPLICATE):
             self._first.pop(offer.producer, None)
 
     def begins_by(self, offer: Offer) -> int | None:
         """Return the sequence at which the producer must begin on a stream that does not know it."""
-        if offer.producer is None:
+        if not self._first or offer.producer is None:
             return None
         known = self._first.get(offer.producer)
         if known is None or known.producer_epoch != offer.batches[0].producer_epoch:
