@@ -62,7 +62,7 @@ class Folder:
             max_records=self._limits.records_per_step,
             lag_records=self._limits.lag_records,
             max_entries=self._limits.entries_per_step,
-            known=None if previous is None else previous.records[-1],
+            previous=previous,
         )
         self._crash_points.reach(CrashPoint.FOLD_AFTER_READ)
         if plan is None:

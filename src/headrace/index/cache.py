@@ -172,18 +172,25 @@ class IndexView:
         """Return the head as it is known here."""
         return self._heads.get(stream)
 
-    def drop_folded_tail(self, folded_to: int, folded_entries: int = 0) -> None:
+    def drop_folded_tail(self, domain: DomainState) -> None:
         """Let go of tail entries that are in the store's per-stream index by now.
 
         Of a record that is folded in part they must go, too: a swap or a trim may exchange or remove them there.
         """
-        end_place = (folded_to << PLACE_BITS) + folded_entries
-        for stream in [stream for stream, tail in self._tails.items() if tail.places[0] < end_place]:
+        end_place = (domain.folded_to << PLACE_BITS) + domain.folded_entries
+        run_place = domain.run_end << PLACE_BITS
+        run_stream = domain.run_stream
+        folded = [
+            (stream, run_place if stream < run_stream else end_place)
+            for stream, tail in self._tails.items()
+            if tail.places[0] < (run_place if stream < run_stream else end_place)
+        ]
+        for stream, place in folded:
             tail = self._tails[stream]
-            tail.drop_below(end_place)
+            tail.drop_below(place)
             if not tail.entries:
                 del self._tails[stream]
-        self._forget_deleted(folded_to)
+        self._forget_deleted(domain.folded_to)
 
     def _forget_deleted(self, folded_to: int) -> None:
         """Forget streams whose deletion is folded: topics come and go, and their streams never return.
@@ -334,7 +341,7 @@ class IndexCache:
             if record.seq == self.view.position:
                 self._revisions[record.seq] = item.version
             self.view.apply(record)
-        self.view.drop_folded_tail(domain.folded_to, domain.folded_entries)
+        self.view.drop_folded_tail(domain)
         while self._revisions and (oldest := next(iter(self._revisions))) < domain.folded_to:
             del self._revisions[oldest]
 

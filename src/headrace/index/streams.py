@@ -29,14 +29,25 @@ from headrace.model.ids import StreamId
 
 
 def changed_heads(
-    keys: DomainKeys, domain: DomainState, heads: Mapping[StreamId, StreamHead], *, now_ms: int
+    keys: DomainKeys,
+    domain: DomainState,
+    heads: Mapping[StreamId, StreamHead],
+    *,
+    now_ms: int,
+    moves_starts: bool = True,
 ) -> dict[Key, bytes]:
-    """Return the puts that change heads by anything other than an append: heads, commit record, domain state."""
+    """Return the puts that change heads by anything other than an append: heads, commit record, domain state.
+
+    With `moves_starts` off, the log start of every stream stays where it is.
+    """
     seq = domain.next_seq
+    # Where nothing is known of earlier records, nothing but that they are earlier has to be known.
+    starts_moved_at = seq if moves_starts or domain.starts_moved_at < 0 else domain.starts_moved_at
+    after = msgspec.structs.replace(domain, next_seq=seq + 1, starts_moved_at=starts_moved_at)
     changes = tuple(HeadChange(stream, msgspec.structs.replace(head, seq=seq)) for stream, head in heads.items())
     puts = {keys.head(change.stream): STREAM_HEAD.encode(change.head) for change in changes}
     puts[keys.log(seq)] = LOG_RECORD.encode(LogRecord(seq, now_ms, changes=changes))
-    puts[keys.state] = DOMAIN_STATE.encode(msgspec.structs.replace(domain, next_seq=seq + 1))
+    puts[keys.state] = DOMAIN_STATE.encode(after)
     return puts
 
 
@@ -64,7 +75,7 @@ def created_streams(
     streams = next_streams(domain, len(owners))
     after = msgspec.structs.replace(domain, next_stream_id=domain.next_stream_id + len(owners))
     empty = StreamHead(0, 0, 0, NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, 0, 0)
-    puts = changed_heads(keys, after, dict.fromkeys(streams, empty), now_ms=now_ms)
+    puts = changed_heads(keys, after, dict.fromkeys(streams, empty), now_ms=now_ms, moves_starts=False)
     for stream, owner in zip(streams, owners, strict=True):
         puts[keys.info(stream)] = STREAM_INFO.encode(StreamInfo(kind, owner, now_ms))
     return puts

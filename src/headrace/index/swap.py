@@ -112,7 +112,7 @@ def swap_entries(keys: DomainKeys, swap: Swap, *, now_ms: int) -> Rule[None]:
             raise StalePlan(f"entries of stream {swap.stream} in {first.start_offset}–{last.end_offset} have changed")
         domain = DOMAIN_STATE.seen(seen, keys.state) or DomainState()
         moved = msgspec.structs.replace(head, index_epoch=head.index_epoch + 1)
-        puts = changed_heads(keys, domain, {swap.stream: moved}, now_ms=now_ms)
+        puts = changed_heads(keys, domain, {swap.stream: moved}, now_ms=now_ms, moves_starts=False)
         puts.update(counted_down(keys, seen, removed, now_ms=now_ms))
         puts.update(_counted_up(keys, seen, added, puts, now_ms=now_ms))
         puts.update(

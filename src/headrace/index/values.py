@@ -6,6 +6,7 @@ in hundreds per commit are left out of garbage collection (`gc=False`): what the
 """
 
 import enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,21 +51,45 @@ class PartStatus(enum.IntEnum):
     DAMAGED = 6
 
 
+class FoldPlace(NamedTuple):
+    """How far folding has come: the fields of `DomainState` that say so."""
+
+    folded_to: int
+    folded_entries: int = 0
+    run_end: int = 0
+    run_stream: StreamId = StreamId(0)
+
+
 class DomainState(msgspec.Struct, frozen=True, array_like=True):
     """Numbers that are given out once. Commit records below `folded_to` are in the per-stream index.
 
-    So are the first `folded_entries` entries of record `folded_to`: a large record is folded in several steps.
+    So are the first `folded_entries` entries of record `folded_to`: a large record is folded in several steps. While
+    a run of records is folded stream by stream, so are the entries of streams below `run_stream` in its records; they
+    end before `run_end`. No record behind `starts_moved_at` has moved a log start; −1 says that this is not known.
     """
 
     next_seq: int = 0
     folded_to: int = 0
     next_stream_id: int = 0
     folded_entries: int = 0
+    starts_moved_at: int = -1
+    run_end: int = 0
+    run_stream: StreamId = StreamId(0)
+
+    @property
+    def fold_place(self) -> FoldPlace:
+        return FoldPlace(self.folded_to, self.folded_entries, self.run_end, self.run_stream)
+
+    def may_be_overtaken(self, seq: int) -> bool:
+        """Say whether a log start may have moved past entries of this commit record, or of later ones."""
+        return self.starts_moved_at < 0 or self.starts_moved_at > seq
 
     def unfolded(self, record: "LogRecord") -> "tuple[CommitEntry, ...]":
         """Return those entries of a record that are not in the per-stream index."""
         if record.seq < self.folded_to:
             return ()
+        if record.seq < self.run_end:
+            return tuple([entry for entry in record.entries if entry.stream >= self.run_stream])
         return record.entries[self.folded_entries :] if record.seq == self.folded_to else record.entries
 
 
