@@ -332,6 +332,7 @@ def server_limits(network: NetworkSettings) -> ServerLimits:
         max_connections_per_address=network.max_connections_per_ip,
         max_requests_in_flight=network.max_requests_in_flight,
         request_memory_bytes=network.queued_max_request_bytes,
+        answer_memory_bytes=network.queued_max_response_bytes,
         idle_timeout_s=network.connections_max_idle_ms / 1000,
         slow_read_timeout_s=network.slow_read_timeout_ms / 1000,
         slow_write_timeout_s=network.slow_write_timeout_ms / 1000,

@@ -29,6 +29,7 @@ from headrace.index.cache import IndexCache
 from headrace.index.values import StreamHead
 from headrace.model.ids import StreamId
 from headrace.model.topics import TopicRules
+from headrace.runtime.answers import ENDLESS_ROOM, Room
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.repeats import Repeats
@@ -46,6 +47,9 @@ MAX_EPOCHS = 100_000
 
 MAX_READ_BYTES = 4 * 1024 * 1024
 """What one answer reads of one partition that memory does not hold, so that its neighbours are read with it."""
+
+FIRST_READ_BYTES = 1024 * 1024
+"""What the first read of an answer is taken to bring at least: its first batch is whole, however small the limits."""
 
 MAX_READS = 100
 """How many partitions one answer reads; the others are there with no records, and have their turn later."""
@@ -117,6 +121,14 @@ class _Round:
     is_cut_short: bool = False
     """A read ended before the end of the log: at damage, or where the kind of storage changes. Do not wait."""
 
+    @property
+    def expected_bytes(self) -> int:
+        """What the answer will have, as far as it is known: found in memory, or about to be read."""
+        if not self.misses:
+            return self.size_bytes
+        least_bytes = FIRST_READ_BYTES if self.misses[0].whole_first else 0
+        return self.size_bytes + max(least_bytes, sum(miss.max_bytes for miss in self.misses))
+
     def put(self, index: int, answer: Fetched) -> None:
         """Take what was read for one partition."""
         self.fetched[index] = answer
@@ -161,40 +173,67 @@ class Fetcher:
         self._catch_up.drop_all()
 
     async def fetch(
-        self, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int, max_wait_ms: int, arrived_at: float
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        max_bytes: int,
+        min_bytes: int,
+        max_wait_ms: int,
+        arrived_at: float,
+        room: Room = ENDLESS_ROOM,
     ) -> list[Fetched]:
         """Return what each stream answers, in order, once there are `min_bytes` or the time is over.
 
         `arrived_at` is when the request came in, by the clock's monotonic time. An error ends the wait at once.
+        What is returned was taken from `room`; while this fetch waits, nothing is.
         """
-        found = self._plan(wanted, max_bytes, {})
-        if found.misses and not found.doubts:
-            await self._read(wanted, found)
+        found = await self._look(wanted, max_bytes, {}, room)
         # Also a fetch that does not want to wait must not be told "nothing there" by a cache.
         if found.is_enough(max(min_bytes, 1)):
             return found.fetched
         del found  # it would keep buffers from use while this fetch waits
-        return await self._validate_and_wait(wanted, max_bytes, min_bytes, _deadline(arrived_at, max_wait_ms))
+        room.release()
+        deadline = _deadline(arrived_at, max_wait_ms)
+        return await self._validate_and_wait(wanted, max_bytes, min_bytes, deadline, room)
+
+    async def _look(
+        self, wanted: Sequence[Wanted], max_bytes: int, fresh: Mapping[StreamId, StreamHead | None], room: Room
+    ) -> _Round:
+        """Plan as much as there is room for, and read what is missing, unless there are doubts."""
+        allowed_bytes = min(max_bytes, room.allowance_bytes)
+        found = self._plan(wanted, allowed_bytes, fresh)
+        if not room.take(found.expected_bytes):
+            del found
+            await room.turn()
+            allowed_bytes = min(max_bytes, room.allowance_bytes)
+            found = self._plan(wanted, allowed_bytes, fresh)
+            room.take(found.expected_bytes)
+        if found.misses and not found.doubts:
+            await self._read(wanted, found)
+            room.shrink(found.size_bytes)
+        # More than there is room for cannot be waited for. Batches are whole: it may not be filled to the last byte.
+        found.is_cut_short |= allowed_bytes < max_bytes and found.size_bytes * 2 >= allowed_bytes
+        return found
 
     async def _validate_and_wait(
-        self, wanted: Sequence[Wanted], max_bytes: int, min_bytes: int, deadline: float
+        self, wanted: Sequence[Wanted], max_bytes: int, min_bytes: int, deadline: float, room: Room
     ) -> list[Fetched]:
         await self._index.refresh()
         fresh: dict[StreamId, StreamHead | None] = {}
         with Waiter(self._index.view, {one.stream for one in wanted}, self._wake_line) as waiter:
             while True:
                 waiter.begin()
-                found = self._plan(wanted, max_bytes, fresh)
+                found = await self._look(wanted, max_bytes, fresh, room)
                 if found.doubts:
+                    room.release()
                     fresh.update(await self._fresh_heads(found.doubts))
                     continue
-                if found.misses:
-                    await self._read(wanted, found)
                 seconds = deadline - self._clock.monotonic()
                 if seconds <= 0 or found.is_enough(min_bytes):
                     return found.fetched
                 missing_bytes = min_bytes - found.size_bytes
                 del found
+                room.release()
                 await self._park(waiter, missing_bytes, seconds)
 
     async def _park(self, waiter: Waiter, wanted_bytes: int, seconds: float) -> None:

@@ -158,7 +158,7 @@ class IndexWalk:
             if self._tail.position < start_seq:
                 self._tail.reset(start_seq)
             self._apply(seqs, found, end_seq=domain.next_seq)
-        self._tail.drop_folded_tail(domain.folded_to, domain.folded_entries)
+        self._tail.drop_folded_tail(domain)
 
     def _apply(self, seqs: Sequence[int], found: Sequence[Versioned], *, end_seq: int) -> None:
         for seq, item in zip(seqs, found, strict=True):

@@ -23,6 +23,7 @@ from headrace.errors import (
     Unusable,
 )
 from headrace.model.error_codes import ErrorCode
+from headrace.runtime.answers import ENDLESS_ROOM, Room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class Call:
     peer: str
     arrived_at: float
     turn_ms: int | None = None
+    room: Room = ENDLESS_ROOM
+    """Memory for the answer."""
 
 
 @dataclass(frozen=True, slots=True)

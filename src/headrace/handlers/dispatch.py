@@ -15,6 +15,7 @@ from headrace.handlers.call import Call, Encoded, HangUp, Refusal, Refused, refu
 from headrace.handlers.greetings import Greetings
 from headrace.handlers.node import Node
 from headrace.model.error_codes import ErrorCode
+from headrace.runtime.answers import ENDLESS_ROOM, Room
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import CounterSeries, HistogramSeries, Metrics, one_of
@@ -82,7 +83,7 @@ class Dispatcher:
         """Say whether an API is served in any version."""
         return api_key in self._apis
 
-    async def serve(self, frame: memoryview, peer: str) -> Answer:
+    async def serve(self, frame: memoryview, peer: str, room: Room = ENDLESS_ROOM) -> Answer:
         """Return the answer to a request, or the promise of one; raise `HangUp` where there is none to give."""
         arrived_at = self._clock.monotonic()
         turn_ms = self._greetings.turn_ms(peer, arrived_at)
@@ -111,6 +112,7 @@ class Dispatcher:
             peer=peer,
             arrived_at=arrived_at,
             turn_ms=turn_ms,
+            room=room,
         )
         metrics = self._metrics[api_key]
         metrics.requests.inc()

@@ -116,6 +116,7 @@ async def _fetch(
             min_bytes=request.min_bytes,
             max_wait_ms=request.max_wait_ms if is_whole else 0,  # errors are told at once
             arrived_at=call.arrived_at,
+            room=call.room,
         )
     )
     return [stream if isinstance(stream, ErrorCode) else next(fetched) for stream in streams]

@@ -5,27 +5,30 @@ memory. A frame that does not end in there gets a buffer of its own, into which 
 as far as a budget grants room for it (`intake.py`); where it grants none, nothing more is read from this client.
 
 Requests of one connection begin one after another, in the order they came, as in Kafka. A produce request that waits
-for its commit lets the next one begin; answers leave in order all the same.
+for its commit lets the next one begin; answers leave in order all the same. Nothing more begins while answers wait
+to be sent: a client that does not read gets no new ones.
 
 Must stay true:
 - An answer never overtakes an earlier one, and none is sent twice.
 - What a request took from a budget is given back exactly once: when it was answered; or, if the connection was lost
   before that, when the work that holds its frame has ended.
+- An answer counts against its budget from before it is gathered until it has been sent, or the connection is lost.
 - Whatever the bytes are, they hurt this connection only.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from headrace.handlers.call import HangUp
 from headrace.handlers.dispatch import Answer, Buffers
+from headrace.runtime.answers import AnswerRoom
 from headrace.runtime.buffers import ByteBudget
 from headrace.server.foreign import looks_like
 from headrace.server.intake import Frame, FrameBudget
 from headrace.server.limits import (
+    JOINED_ANSWER_BYTES,
     PRODUCE_KEY,
     SCRATCH_BYTES,
     SMALLEST_FRAME_BYTES,
@@ -39,12 +42,13 @@ _SIZE = Struct(">i")
 _SIZE_AND_KEY = Struct(">ih")
 _KEY = Struct(">h")
 _HEAD_BYTES = 32
+_PINNED_TIMES = 4
 
 
 class _Request:
     """A frame, what it took from which budget, and later its answer."""
 
-    __slots__ = ("answer", "budget", "frame", "is_ready", "size_bytes", "ticket")
+    __slots__ = ("answer", "answer_bytes", "budget", "frame", "is_ready", "size_bytes", "ticket")
 
     def __init__(self, frame: memoryview, budget: "ByteBudget | FrameBudget", ticket: Frame | None) -> None:
         self.frame: memoryview | None = frame
@@ -53,6 +57,7 @@ class _Request:
         self.size_bytes = len(frame)
         self.is_ready = False
         self.answer: Buffers | None = None
+        self.answer_bytes = 0
 
     def settle(self) -> None:
         """Let go of the bytes, and give back what they took; a second call does nothing."""
@@ -70,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_arrived",
+        "_behind",
         "_blocked",
         "_budget",
         "_eof_at",
@@ -81,19 +87,20 @@ class Connection(asyncio.BufferedProtocol):
         "_is_producing",
         "_open",
         "_prefix",
+        "_ready_bytes",
         "_room",
         "_server",
         "_stash",
         "_ticket",
         "_transport",
         "_work",
-        "_writable",
         "_write_paused_at",
         "address",
         "is_authenticated",
         "is_draining",
         "last_active_at",
         "peer",
+        "room",
     )
 
     def __init__(self, server: "KafkaServer", *, is_authenticated: bool) -> None:
@@ -119,8 +126,11 @@ class Connection(asyncio.BufferedProtocol):
         self._arrived: deque[_Request] = deque()
         self._open: deque[_Request] = deque()
         self._work: asyncio.Task[None] | None = None
-        self._writable: asyncio.Event | None = None
+        # Answers that are there and wait for earlier ones, and who waits until enough of all has been sent.
+        self._ready_bytes = 0
+        self._behind: asyncio.Future[None] | None = None
         self._write_paused_at: float | None = None
+        self.room = AnswerRoom(server.answers)
         self._is_lost = False
         self._is_producing = False
 
@@ -176,16 +186,16 @@ class Connection(asyncio.BufferedProtocol):
             if request.is_ready:
                 request.settle()
         self._open.clear()
+        self.room.close()
         self._server.closed(self)
 
     def pause_writing(self) -> None:
-        self._writable = asyncio.Event()
         self._write_paused_at = self._server.now()
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set()
-        self._writable = self._write_paused_at = None
+        self._write_paused_at = None
+        self.count_answers()
+        self._wake()
 
     # Frames
 
@@ -246,6 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             self._accept(_Request(memoryview(bytearray(data[:size_bytes])), self._server.small, None))
             return data[size_bytes:]
         self._frame = frame = self._server.buffer_for(size_bytes)
+        self._server.receiving.add(self)
         self._room = self._ticket.granted_bytes
         self._filled = min(len(data), size_bytes)
         assert self._filled <= self._room, "the first window is not smaller than what is received with a frame's head"
@@ -260,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         frame, ticket, frames = self._frame, self._ticket, self._frames
         assert frame is not None and ticket is not None and frames is not None
         self._frame = self._ticket = None
+        self._server.receiving.discard(self)
         frames.complete(ticket)
         self._accept(_Request(frame, frames, ticket))
 
@@ -325,8 +337,9 @@ class Connection(asyncio.BufferedProtocol):
         """Begin the requests that have arrived, one after another, until none is left."""
         try:
             while self._arrived:
-                if self._writable is not None:
-                    await self._writable.wait()
+                if self._is_behind():
+                    self._behind = asyncio.get_running_loop().create_future()
+                    await self._behind
                     continue
                 await self._serve_one(self._arrived.popleft())
         except HangUp as reason:
@@ -339,6 +352,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _serve_one(self, request: _Request) -> None:
         self._open.append(request)
+        if self.room.unsent_bytes:
+            self.count_answers()
         frame, request.frame = request.frame, None
         assert frame is not None
         (api_key,) = _KEY.unpack_from(frame)
@@ -346,9 +361,10 @@ class Connection(asyncio.BufferedProtocol):
         # on to its end, which its time-out bounds, although nobody hears the answer.
         self._is_producing = api_key == PRODUCE_KEY
         try:
-            answer = await self._server.dispatcher.serve(frame, self.peer)
+            answer = await self._server.dispatcher.serve(frame, self.peer, self.room)
         except BaseException:
             request.settle()
+            self.room.release()
             raise
         finally:
             del frame
@@ -357,13 +373,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_answer(self, request: _Request, answer: Answer) -> None:
         if isinstance(answer, asyncio.Future):
+            self.room.release()
             answer.add_done_callback(lambda done: self._answered_later(request, done))
             return
         if self._is_lost:
             request.settle()
             return
-        request.answer, request.is_ready = answer, True
+        self._keep_answer(request, answer)
+        self.room.answered(request.answer_bytes)
         self._deliver()
+
+    def _keep_answer(self, request: _Request, answer: Buffers | None) -> None:
+        """Keep an answer until it is its turn to leave."""
+        request.answer, request.is_ready = answer, True
+        if answer:
+            request.answer_bytes = sum(map(len, answer))
+            self._ready_bytes += request.answer_bytes
+            self._server.unsent.add(self)
 
     def _answered_later(self, request: _Request, done: "asyncio.Future[Buffers | None]") -> None:
         if done.cancelled():
@@ -375,7 +401,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_lost:
             return
         if error is None:
-            request.answer, request.is_ready = done.result(), True
+            self._keep_answer(request, done.result())
+            self.room.answered_beside(request.answer_bytes)
             self._deliver()
         elif isinstance(error, HangUp):
             self.hang_up(error.kind, str(error))
@@ -390,21 +417,46 @@ class Connection(asyncio.BufferedProtocol):
         while self._open and self._open[0].is_ready:
             request = self._open.popleft()
             if request.answer:
-                self._write(request.answer)
+                self._ready_bytes -= request.answer_bytes
+                self._write(request.answer, request.answer_bytes)
             request.settle()
+        self._wake()
         if self._stash is not None and self._in_line is None and self._ticket is None:
             stash, self._stash = self._stash, None
             self._go_on(stash)
         if (self._eof_at is not None or self.is_draining) and self._is_idle():
             self.close()
 
-    def _write(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    def _write(self, buffers: Buffers, size_bytes: int) -> None:
         assert self._transport is not None
         self.last_active_at = self._server.now()
         if len(buffers) == 1:
             self._transport.write(buffers[0])
+        elif size_bytes <= JOINED_ANSWER_BYTES:
+            self._transport.write(b"".join(buffers))
+        elif self._transport.get_write_buffer_size():
+            self._transport.writelines(_owned(buffers))
         else:
             self._transport.writelines(buffers)
+
+    def count_answers(self) -> None:
+        """Tell what of the answers has not been sent."""
+        left_bytes = self._ready_bytes
+        if self._transport is not None:
+            left_bytes += self._transport.get_write_buffer_size()
+        self.room.count(left_bytes)
+        if not left_bytes:
+            self._server.unsent.discard(self)
+
+    def _is_behind(self) -> bool:
+        return self._write_paused_at is not None or self._ready_bytes > WRITE_HIGH_WATER_BYTES
+
+    def _wake(self) -> None:
+        """Let requests begin again, if answers have been sent."""
+        if self._behind is not None and not self._is_behind():
+            if not self._behind.done():
+                self._behind.set_result(None)
+            self._behind = None
 
     def _is_idle(self) -> bool:
         return not self._open and not self._arrived and self._stash is None
@@ -472,3 +524,12 @@ class Connection(asyncio.BufferedProtocol):
         allowed_s = limits.slow_read_timeout_s + there / limits.slowest_bytes_per_second
         if is_slow or stood_still_s > limits.slow_read_timeout_s or now - began_at > allowed_s:
             self.hang_up("slow-frame", f"{there} of {wanted} bytes of a frame came in {now - began_at:.0f} s")
+
+
+def _owned(buffers: Buffers) -> Buffers:
+    """Copy the parts that keep much larger buffers from use, for an answer that may wait for long."""
+    return [bytes(part) if isinstance(part, memoryview) and _is_small_part(part) else part for part in buffers]
+
+
+def _is_small_part(part: memoryview) -> bool:
+    return memoryview(part.obj).nbytes > _PINNED_TIMES * part.nbytes

@@ -14,14 +14,17 @@ MEDIUM_FRAME_BYTES = 8 * 1024 * 1024
 WINDOW_BYTES = SCRATCH_BYTES
 """What a frame is granted at first, and at least, while memory for whole frames is short."""
 
-WRITE_HIGH_WATER_BYTES = 1024 * 1024
-"""How many bytes of answers may wait in a socket before the connection's next request has to wait."""
+WRITE_HIGH_WATER_BYTES = 256 * 1024
+"""How many bytes of answers may wait to be sent before the connection's next request has to wait."""
+
+JOINED_ANSWER_BYTES = 16 * 1024
+"""An answer up to this size is copied into one piece: its parts would keep buffers from use that are much larger."""
 
 PRESSED_STALL_S = 0.5
-"""How long a frame may stand still while others wait for the memory that it holds."""
+"""How long a frame may stand still, or an answer be left untaken, while others wait for the memory that it holds."""
 
 PRESSED_BYTES_PER_SECOND = 256 * 1024
-"""How fast it has to come in meanwhile."""
+"""How fast it has to come in, or to be taken, meanwhile."""
 
 PRODUCE_KEY = 0
 """The API whose requests go on to their end although their connection is lost."""
@@ -39,6 +42,7 @@ class ServerLimits:
     max_connections_per_address: int
     max_requests_in_flight: int
     request_memory_bytes: int
+    answer_memory_bytes: int
     idle_timeout_s: float
     slow_read_timeout_s: float
     slow_write_timeout_s: float

@@ -6,19 +6,38 @@ from typing import Protocol
 
 from headrace.errors import Unusable
 from headrace.handlers.dispatch import Answer
+from headrace.runtime.answers import AnswerBudget, Room
 from headrace.runtime.buffers import BufferPool, ByteBudget
 from headrace.runtime.clock import Clock
 from headrace.runtime.logs import Log
 from headrace.runtime.metrics import Metrics, one_of
+from headrace.runtime.turns import LoopTurns
 from headrace.server.connection import Connection
 from headrace.server.intake import FrameBudget
-from headrace.server.limits import BACKLOG, MEDIUM_FRAME_BYTES, SCRATCH_BYTES, ServerLimits
+from headrace.server.limits import (
+    BACKLOG,
+    MEDIUM_FRAME_BYTES,
+    PRESSED_BYTES_PER_SECOND,
+    PRESSED_STALL_S,
+    SCRATCH_BYTES,
+    ServerLimits,
+)
 
 CHECK_INTERVAL_S = 1.0
 """How often connections are looked at for idleness and slowness."""
 
 PRESSED_CHECK_INTERVAL_S = 0.1
 """How often while requests wait for memory."""
+
+CHECKED_PER_PASS = 500
+"""How many connections are looked at in one pass of the loop."""
+
+MIN_RECOUNT_S = 0.02
+"""How often at most unsent answers are counted because their memory looks short."""
+
+PRESSED_UNTIL = 4
+"""Slow readers are closed until only one part in so many of the memory for answers is taken: half of what there is
+for clients that have not shown yet that they read."""
 
 MAX_LATE_S = 0.2
 """A look that comes later than this proves nothing: this process was paused or busy, and its clients wait in line."""
@@ -36,7 +55,7 @@ class Answers(Protocol):
         """Say whether an API is served in any version."""
         ...
 
-    async def serve(self, frame: memoryview, peer: str) -> Answer:
+    async def serve(self, frame: memoryview, peer: str, room: Room) -> Answer:
         """Return the answer to a request, or the promise of one; raise `HangUp` where there is none to give."""
         ...
 
@@ -54,6 +73,9 @@ class ServerMetrics:
         )
         self.request_memory = metrics.gauges(
             "kafka_request_memory_bytes", "Memory of requests that are being received or handled."
+        ).of()
+        self.answer_memory = metrics.gauges(
+            "kafka_answer_memory_bytes", "Memory of answers that are being gathered or have not been sent."
         ).of()
         self.buffers_leased = metrics.gauges("buffers_leased_bytes", "Recycled buffers in use.").of()
         self.buffers_idle = metrics.gauges("buffers_idle_bytes", "Recycled buffers that wait for use.").of()
@@ -86,6 +108,13 @@ class KafkaServer:
         self.small = ByteBudget(share_bytes)
         self._medium = FrameBudget(share_bytes, window_bytes=share_bytes // 2, now=self.now)
         self._large = FrameBudget(share_bytes, window_bytes=share_bytes // 4, now=self.now)
+        self.answers = AnswerBudget(limits.answer_memory_bytes, recount=self._recount_answers)
+        self.unsent: set[Connection] = set()
+        """Those with answers that may not have been sent yet."""
+        self.receiving: set[Connection] = set()
+        """Those with a frame that has begun and does not end in the scratch buffer."""
+        self._recounted_at = 0.0
+        self._turns = LoopTurns()
         self._connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
@@ -155,6 +184,8 @@ class KafkaServer:
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self._connections.discard(connection)
+        self.unsent.discard(connection)
+        self.receiving.discard(connection)
         self._per_address[connection.address] -= 1
         if self._per_address[connection.address] <= 0:
             del self._per_address[connection.address]
@@ -180,19 +211,64 @@ class KafkaServer:
         connection.hang_up("limit", f"too many connections: {why}")
 
     async def _check(self) -> None:
+        all_due_at = self.now()
         while True:
             interval_s = PRESSED_CHECK_INTERVAL_S if self._is_pressed() else CHECK_INTERVAL_S
             due_at = self.now() + interval_s
             await self._clock.sleep(interval_s)
             now = self.now()
             if now - due_at < MAX_LATE_S:
-                for connection in list(self._connections):
-                    connection.check(now)
+                if now >= all_due_at:
+                    all_due_at = now + CHECK_INTERVAL_S
+                    await self._check_all(now)
+                else:
+                    for connection in list(self.receiving):
+                        connection.check(now)
+                self._press_slow_readers(now)
             self._medium.serve()
             self._large.serve()
-            self._metrics.request_memory.set(sum(b.taken_bytes for b in (self.small, self._medium, self._large)))
-            self._metrics.buffers_leased.set(self._pool.leased_bytes)
-            self._metrics.buffers_idle.set(self._pool.idle_bytes)
+            self._note_memory()
+
+    async def _check_all(self, now: float) -> None:
+        """Look at every connection, a slice in each pass of the loop: there may be tens of thousands."""
+        connections = list(self._connections)
+        for start in range(0, len(connections), CHECKED_PER_PASS):
+            for connection in connections[start : start + CHECKED_PER_PASS]:
+                connection.check(now)
+            await self._turns.next()
+
+    def _press_slow_readers(self, now: float) -> None:
+        """Count what was sent; where memory for answers is short, close those who hold most of it and do not read."""
+        self._recount_answers()
+        if not self.answers.is_pressed:
+            return
+        slow = [
+            connection
+            for connection in self.unsent
+            if connection.room.is_too_slow(now, patience_s=PRESSED_STALL_S, bytes_per_second=PRESSED_BYTES_PER_SECOND)
+        ]
+        taken_bytes = self.answers.taken_bytes
+        for connection in sorted(slow, key=lambda one: one.room.unsent_bytes, reverse=True):
+            if taken_bytes * PRESSED_UNTIL <= self.answers.limit_bytes:
+                return
+            taken_bytes -= connection.room.unsent_bytes
+            connection.hang_up("slow-reader", "answers were not taken while others waited for their memory")
+
+    def _recount_answers(self) -> None:
+        """Let connections say what has been sent since; not so often that this would be felt."""
+        now = self.now()
+        if now - self._recounted_at < MIN_RECOUNT_S:
+            return
+        self._recounted_at = now
+        for connection in list(self.unsent):
+            connection.count_answers()
+
+    def _note_memory(self) -> None:
+        self._metrics.request_memory.set(sum(b.taken_bytes for b in (self.small, self._medium, self._large)))
+        self._metrics.answer_memory.set(self.answers.taken_bytes)
+        self._metrics.buffers_leased.set(self._pool.leased_bytes)
+        self._metrics.buffers_idle.set(self._pool.idle_bytes)
 
     def _is_pressed(self) -> bool:
-        return any(budget.waiting_count for budget in (self.small, self._medium, self._large))
+        budgets = (self.small, self._medium, self._large)
+        return self.answers.is_pressed or any(budget.waiting_count for budget in budgets)

@@ -63,6 +63,17 @@ class NetworkSettings:
             unit="bytes",
         ),
     ]
+    queued_max_response_bytes: Annotated[
+        int,
+        Setting(
+            "queued.max.response.bytes",
+            256 * MIB,
+            Whole(minimum=8 * MIB, maximum=16 * KIB * MIB),
+            "The memory for answers that clients have not taken yet; as it is used up answers get smaller, then "
+            "fetches wait, and clients that do not read are closed.",
+            unit="bytes",
+        ),
+    ]
     max_connections: Annotated[
         int,
         Setting(

@@ -18,6 +18,7 @@ from headrace.model.topics import TopicRules
 from headrace.objects.port import Buffer
 from headrace.records.batch import iter_batches
 from headrace.records.record import Record
+from headrace.runtime.answers import ENDLESS_ROOM, Room
 from headrace.runtime.executor import Executor, InlineExecutor
 from headrace.runtime.logs import open_log
 from headrace.testing.batches import make_batch, read_batches
@@ -109,6 +110,7 @@ class FetchKit(WriterKit):
         partition_bytes: int = ALL,
         min_bytes: int = 1,
         max_wait_ms: int = 0,
+        room: Room = ENDLESS_ROOM,
     ) -> list[Fetched]:
         return await (fetcher or self.fetcher).fetch(
             [Wanted(stream, offset, partition_bytes) for stream, offset in wanted],
@@ -116,6 +118,7 @@ class FetchKit(WriterKit):
             min_bytes=min_bytes,
             max_wait_ms=max_wait_ms,
             arrived_at=self.clock.monotonic(),
+            room=room,
         )
 
 

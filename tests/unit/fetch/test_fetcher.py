@@ -11,6 +11,7 @@ from headrace.index.objects import wal_object_id, wal_object_key
 from headrace.index.streams import advance_log_start, delete_stream
 from headrace.model.ids import StreamId
 from headrace.model.topics import TopicRules
+from headrace.runtime.answers import FIRST_ANSWER_BYTES, SMALL_ANSWER_BYTES, TURN_BYTES, AnswerBudget, AnswerRoom
 from headrace.testing.batches import make_batch
 from tests.unit.fetch.kit import FetchKit, offsets_of, values_of
 from tests.unit.produce.scripted import WRITER, Hold, Refuse
@@ -364,3 +365,74 @@ async def test_store_that_is_away_is_one_line_for_all_readers() -> None:
     await kit.clock.advance(FAILURE_REPEATS_S)
     await kit.fetch((streams[0], 0))
     assert len(kit.logged.getvalue().splitlines()) == 2
+
+
+# Room for answers
+
+
+async def large_log(*, tail_bytes: int) -> tuple[FetchKit, StreamId]:
+    """Return a log of nine batches of 900 kB."""
+    kit = FetchKit(tail_bytes=tail_bytes)
+    (stream,) = await kit.start()
+    for number in range(9):
+        await kit.put(stream, bytes([number]) * 900_000)
+    await kit.cache.fresh_head(stream)
+    return kit, stream
+
+
+@pytest.mark.parametrize("tail_bytes", [0, 100_000_000])
+async def test_answer_to_a_client_that_has_taken_nothing_is_bounded_and_counts(tail_bytes: int) -> None:
+    kit, stream = await large_log(tail_bytes=tail_bytes)
+    budget = AnswerBudget(100_000_000)
+    (found,) = await kit.fetch((stream, 0), room=AnswerRoom(budget))
+    assert offsets_of(found) == [0, 1, 2, 3] and found.size_bytes <= FIRST_ANSWER_BYTES
+    assert budget.taken_bytes == found.size_bytes, "what was not found was given back"
+
+
+async def test_what_is_read_is_taken_before_it_is_read() -> None:
+    kit, stream = await large_log(tail_bytes=0)
+    budget = AnswerBudget(100_000_000)
+    hold = Hold()
+    kit.script.plan("read", hold)
+    fetching = asyncio.create_task(kit.fetch((stream, 0), room=AnswerRoom(budget), max_bytes=1))
+    await kit.clock.settle()
+    assert budget.taken_bytes >= 900_000
+    hold.release()
+    (found,) = await fetching
+    assert offsets_of(found) == [0] and budget.taken_bytes == found.size_bytes
+
+
+@pytest.mark.parametrize("tail_bytes", [0, 100_000_000])
+async def test_fetch_without_room_waits_for_its_turn_and_gets_less(tail_bytes: int) -> None:
+    kit, stream = await large_log(tail_bytes=tail_bytes)
+    budget = AnswerBudget(16 * TURN_BYTES)
+    budget.change(16 * TURN_BYTES)
+    room = AnswerRoom(budget)
+    fetching = asyncio.create_task(kit.fetch((stream, 0), room=room, min_bytes=5_000_000, max_wait_ms=1000))
+    await kit.clock.settle()
+    assert budget.waiting_count == 1 and budget.taken_bytes == 16 * TURN_BYTES
+    budget.change(-10 * TURN_BYTES)
+    (found,) = await fetching
+    assert offsets_of(found) == [0], "as much as a turn has room for, although more was to be waited for"
+    assert budget.taken_bytes == 6 * TURN_BYTES + found.size_bytes
+
+
+async def test_small_answer_never_waits_for_room() -> None:
+    kit, stream = await logged(3)
+    budget = AnswerBudget(16 * TURN_BYTES)
+    budget.change(16 * TURN_BYTES)
+    (found,) = await kit.fetch((stream, 0), room=AnswerRoom(budget))
+    assert offsets_of(found) == [0, 1, 2, 3, 4, 5] and found.size_bytes < SMALL_ANSWER_BYTES
+
+
+async def test_fetch_that_waits_for_records_takes_no_room() -> None:
+    kit, stream = await logged(1)
+    budget = AnswerBudget(16 * TURN_BYTES)
+    fetching = asyncio.create_task(
+        kit.fetch((stream, 0), room=AnswerRoom(budget), min_bytes=10 * BATCH, max_wait_ms=1000)
+    )
+    await kit.clock.settle()
+    assert kit.fetcher.parked == 1 and budget.taken_bytes == 0
+    await kit.clock.advance(1.1)
+    (found,) = await fetching
+    assert budget.taken_bytes == found.size_bytes == BATCH

@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from headrace.handlers.call import HangUp
 from headrace.handlers.dispatch import Answer, Buffers
+from headrace.runtime.answers import Room
 from headrace.runtime.buffers import BufferPool
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.logs import open_log
@@ -29,6 +31,7 @@ LIMITS = ServerLimits(
     max_connections_per_address=100,
     max_requests_in_flight=10,
     request_memory_bytes=30_000_000,
+    answer_memory_bytes=30_000_000,
     idle_timeout_s=3600,
     slow_read_timeout_s=3600,
     slow_write_timeout_s=3600,
@@ -56,13 +59,15 @@ class Echo:
         self.begun: list[bytes] = []
         self.frames: list[memoryview] = []
         self.keep_frames = False
+        self.answer_bytes = 0
+        self.parts: list[memoryview] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
     def serves(self, api_key: int) -> bool:
         return api_key in (0, 1)
 
-    async def serve(self, frame: memoryview, peer: str) -> Answer:
+    async def serve(self, frame: memoryview, peer: str, room: Room) -> Answer:
         text = bytes(frame[2:]).rstrip()
         self.begun.append(text[:20])
         if self.keep_frames:
@@ -77,6 +82,8 @@ class Echo:
         if text.startswith(b"mistake"):
             raise ZeroDivisionError("ours")
         await self.gate.wait()
+        if text == b"much":
+            return [struct.pack(">i", self.answer_bytes), bytes(self.answer_bytes)]
         return [framed(text)]
 
 
@@ -99,6 +106,7 @@ class Kit:
             needs_authentication=needs_authentication,
         )
         self.port = 0
+        self.stack = contextlib.ExitStack()
         self.clients: list[asyncio.StreamWriter] = []
 
     @property
@@ -115,6 +123,7 @@ class Kit:
 
     async def close(self) -> None:
         await self.server.drain(0)
+        self.stack.close()
         for writer in self.clients:
             writer.close()
             with contextlib.suppress(OSError):
@@ -367,6 +376,76 @@ async def test_client_that_does_not_take_its_answers_is_closed() -> None:
         plain.close()
 
 
+def unread(made: Kit) -> socket.socket:
+    """Connect a client that will not read."""
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.connect(("127.0.0.1", made.port))
+    plain.setblocking(False)
+    return plain
+
+
+async def test_connection_whose_answers_are_not_sent_gets_no_new_ones() -> None:
+    async with kit() as made:
+        made.echo.answer_bytes = 6_000_000
+        with unread(made) as plain:
+            await asyncio.get_running_loop().sock_sendall(plain, request(b"much") * 9)
+            await until(lambda: made.server.answers.taken_bytes >= 6_000_000)
+            other = await made.client()
+            for number in range(5):
+                await other.send(request(b"small %d" % number))
+                assert await other.answer() == b"small %d" % number
+            assert made.echo.begun.count(b"much") < 4, "what the socket swallows, and one more"
+        await until(lambda: made.server.answers.taken_bytes == 0)
+
+
+async def test_answers_that_wait_for_an_earlier_one_are_bounded() -> None:
+    async with kit() as made:
+        made.echo.answer_bytes = 6_000_000
+        client = await made.client()
+        await client.send(request(b"promise") + request(b"much") * 8)
+        await until(lambda: made.echo.begun.count(b"much") == 1)
+        other = await made.client()
+        await other.send(request(b"small"))
+        await other.answer()
+        assert made.echo.begun.count(b"much") == 1, "one answer is enough to wait with"
+        made.echo.promises[b"promise"].set_result([framed(b"kept")])
+        assert await client.answer() == b"kept"
+        for _ in range(8):
+            assert len(await client.answer()) == 6_000_000
+        await until(lambda: made.server.answers.taken_bytes == 0)
+
+
+async def test_those_who_do_not_read_are_closed_when_memory_for_answers_is_short() -> None:
+    async with kit(replace(LIMITS, answer_memory_bytes=20_000_000)) as made:
+        made.echo.answer_bytes = 6_000_000
+        plain = [made.stack.enter_context(unread(made)) for _ in range(4)]
+        for client in plain:
+            await asyncio.get_running_loop().sock_sendall(client, request(b"much") * 3)
+        await until(lambda: len(made.lines) >= 3)
+        assert {line["kind"] for line in made.lines} == {"slow-reader"}
+        await until(lambda: made.server.answers.taken_bytes <= 20_000_000)
+        reader = await made.client()
+        for _ in range(5):
+            await reader.send(request(b"much"))
+            assert len(await reader.answer()) == 6_000_000
+
+
+async def test_small_parts_of_large_buffers_are_copied_before_they_wait() -> None:
+    async with kit() as made:
+        made.echo.answer_bytes = 6_000_000
+        made.echo.parts = [memoryview(bytearray(1_000_000))[:10_000] for _ in range(3)]
+        with unread(made) as plain:
+            await asyncio.get_running_loop().sock_sendall(plain, request(b"much") * 2)
+            await until(lambda: made.server.answers.taken_bytes >= 6_000_000)
+            connection = next(iter(made.server.unsent))
+            parts: Buffers = list(made.echo.parts)
+            before = [sys.getrefcount(part.obj) for part in made.echo.parts]
+            connection._write(parts, 30_000)
+            parts.clear()
+            assert [sys.getrefcount(part.obj) for part in made.echo.parts] == before
+
+
 async def test_too_many_connections_are_refused() -> None:
     async with kit(replace(LIMITS, max_connections=2)) as made:
         kept = [await made.client() for _ in range(2)]
@@ -428,7 +507,7 @@ async def test_client_that_leaves_while_its_request_is_handled_frees_everything(
         await until(lambda: len(made.echo.begun) == 1)
         client.writer.transport.abort()
         await until(lambda: not made.server._connections)
-        assert made.taken_bytes() == 0
+        await until(lambda: made.taken_bytes() == 0)
         made.echo.gate.set()
 
 
