@@ -92,8 +92,8 @@ class Listener:
         return has_listened
 
     async def _ask_which_server(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        # Where we may not ask, a rewind is noticed by what is read.
-        with contextlib.suppress(asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError):
+        # Services that only speak PostgreSQL's protocol may not know, or not tell. What is read shows a rewind, too.
+        with contextlib.suppress(asyncpg.PostgresError):
             self._on_server(str(await connection.fetchval(SERVER)))
 
     async def _reread(self, connection: "asyncpg.Connection[asyncpg.Record]", lost: asyncio.Event) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncpg
+import pytest
 
 from headrace.metadata.postgres.listening import MAX_BACKOFF_S, MIN_BACKOFF_S, Listener
 from headrace.metadata.watching import WatchHub
@@ -71,11 +72,19 @@ class Silent(Refusing):
         return "a server"
 
 
-async def test_every_watch_is_signalled_by_the_clock() -> None:
+class Reticent(Silent):
+    """A service that does not say which server it is."""
+
+    async def fetchval(self, query: str) -> str:
+        raise asyncpg.FeatureNotSupportedError("there is no write-ahead log here")
+
+
+@pytest.mark.parametrize("kind", [Silent, Reticent])
+async def test_every_watch_is_signalled_by_the_clock(kind: type[Silent]) -> None:
     """A process may have died between its commit and its notification."""
 
     async def connect() -> Any:
-        return Silent()
+        return kind()
 
     hub = WatchHub()
     watch = hub.watch("/a/")
