@@ -5,8 +5,9 @@ each of many partitions, so nearly all of the work is the metadata of parts: hea
 index keys. The whole way is measured: frames are gathered, written to a segment on local disk, committed, answered,
 and folded into the per-stream index beside it. The clock stops when everything is answered and folded.
 
-*Wide* requests have 250 batches of 1 KiB, *narrow* ones have 10. CPU is that of this process: on PostgreSQL the
-server's comes on top.
+*Wide* requests have 250 batches of 1 KiB, *narrow* ones have 10. *Frames* are commits alone, without requests and
+bytes: each has 1,000 parts, one per partition and all of one idempotent producer, and commits one by one or four
+together; every eight of them are folded. CPU is that of this process: on PostgreSQL the server's comes on top.
 """
 
 import asyncio
@@ -22,10 +23,14 @@ from pathlib import Path
 
 from benchmarks.writer import PLACEMENT
 from headrace.gc.folding import Folder, FoldLimits
+from headrace.index.commit import AppendPart, FrameCommit, commit_frames
+from headrace.index.objects import stage_objects, wal_object_id
 from headrace.index.streams import create_streams
 from headrace.index.values import PartResult, PartStatus, StreamKind
+from headrace.index.writers import register_writer
 from headrace.metadata.keys import DomainKeys
 from headrace.metadata.open import open_metadata
+from headrace.metadata.port import MetadataStore
 from headrace.model.batches import BatchSummary
 from headrace.model.ids import DomainId, ProducerId, StreamId, WriterId
 from headrace.objects.local import LocalObjects
@@ -82,6 +87,60 @@ LOADS = (
 )
 
 
+FRAMES = 64
+FRAMES_PER_FOLD = 8
+GROUPS = (1, 4)
+
+
+class Frames:
+    """Commits frames of one part per stream, through the rules alone, and folds behind itself."""
+
+    def __init__(self, metadata: MetadataStore, writer: WriterId) -> None:
+        self._metadata = metadata
+        self._writer = writer
+        self._segment = wal_object_id(writer, 0)
+        self._streams: list[StreamId] = []
+        self._next_frame = 0
+        self._folder = Folder(
+            keys=KEYS, metadata=metadata, clock=SystemClock(), crash_points=NoCrashes(), limits=FOLD_LIMITS
+        )
+
+    async def prepare(self) -> None:
+        owners = [f"frames-{n}" for n in range(STREAMS)]
+        self._streams = await create_streams(KEYS, owners, kind=StreamKind.PARTITION, now_ms=0).apply(self._metadata)
+        session = await self._metadata.open_session(timeout_ms=600_000)
+        await register_writer(KEYS, self._writer, session=session, now_ms=0).apply(self._metadata)
+        stage = stage_objects(KEYS, [self._segment], writer=self._writer, is_segment=True, now_ms=0)
+        await stage.apply(self._metadata)
+
+    async def run(self, frames: int, group: int) -> tuple[float, float]:
+        """Commit and fold frames, so many together; return the figures as `Bench.run` does."""
+        began, cpu_began = time.perf_counter(), time.process_time()
+        for number in range(0, frames, group):
+            outcomes = await commit_frames(KEYS, [self._next() for _ in range(group)]).apply(self._metadata)
+            assert len(outcomes) == group
+            if (number + group) % FRAMES_PER_FOLD == 0:
+                while await self._folder.tick():
+                    pass
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
+        return frames * STREAMS / seconds, cpu_seconds * 1000 / (frames * STREAMS / 1000)
+
+    def _next(self) -> FrameCommit:
+        number = self._next_frame
+        self._next_frame += 1
+        start_byte = number * STREAMS * BATCH_BYTES
+        batches = [batch_of(ProducerId(1_000_000), number)]
+        return FrameCommit(
+            writer=self._writer,
+            frame_number=number,
+            object_id=self._segment,
+            end_byte=start_byte + STREAMS * BATCH_BYTES,
+            created_at_ms=1_700_000_000_000 + number,
+            parts=[AppendPart(one, start_byte + n * BATCH_BYTES, batches) for n, one in enumerate(self._streams)],
+            producer_expiration_ms=86_400_000,
+        )
+
+
 class Bench:
     """One writer and one folder on one store."""
 
@@ -120,6 +179,19 @@ class Bench:
             await asyncio.sleep(FOLD_PAUSE_S)
 
 
+def batch_of(producer_id: ProducerId, number: int) -> BatchSummary:
+    """Return a producer's n-th batch of a partition."""
+    return BatchSummary(
+        size_bytes=BATCH_BYTES,
+        record_count=RECORDS_PER_BATCH,
+        base_timestamp_ms=1_700_000_000_000 + number,
+        max_timestamp_ms=1_700_000_000_100 + number,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=number * RECORDS_PER_BATCH,
+    )
+
+
 class Producer:
     """Sends one batch to each of its partitions per request, several requests in flight."""
 
@@ -134,23 +206,12 @@ class Producer:
         for number in range(requests):
             if len(sent) == IN_FLIGHT:
                 await self._take_answer(sent)
-            batches = [self._batch(number)]
+            batches = [batch_of(self._id, number)]
             sent.append(
                 await self._writer.append_all([NewPart(stream, self._data, batches) for stream in self._streams])
             )
         while sent:
             await self._take_answer(sent)
-
-    def _batch(self, number: int) -> BatchSummary:
-        return BatchSummary(
-            size_bytes=BATCH_BYTES,
-            record_count=RECORDS_PER_BATCH,
-            base_timestamp_ms=1_700_000_000_000 + number,
-            max_timestamp_ms=1_700_000_000_100 + number,
-            producer_id=self._id,
-            producer_epoch=0,
-            base_sequence=number * RECORDS_PER_BATCH,
-        )
 
     async def _take_answer(self, sent: deque[Appended]) -> None:
         appended = sent.popleft()
@@ -205,6 +266,23 @@ async def measure_store(engine: str, url: str, directory: Path, *, is_quick: boo
             rate, cpu_ms = await bench.run(load, batches)
             figures.append((f"{engine}, {load.name}: partition batches", rate, "/s", None))
             figures.append((f"{engine}, {load.name}: CPU per 1,000", cpu_ms, "ms", None))
+    return figures + await measure_frames(engine, url, is_quick=is_quick)
+
+
+async def measure_frames(engine: str, url: str, *, is_quick: bool) -> Figures:
+    figures: Figures = []
+    metadata = await open_metadata(url, clock=SystemClock(), rng=system_rng())
+    try:
+        frames = Frames(metadata, WriterId(f"{system_rng().getrandbits(128):032x}"))
+        await frames.prepare()
+        for group in GROUPS:
+            await frames.run(FRAMES_PER_FOLD, group)  # warms all up
+            rate, cpu_ms = await frames.run(FRAMES // 4 if is_quick else FRAMES, group)
+            what = f"{engine}, frames of 1,000 parts, {group} together"
+            figures.append((f"{what}: partition batches", rate, "/s", None))
+            figures.append((f"{what}: CPU per 1,000", cpu_ms, "ms", None))
+    finally:
+        await metadata.close()
     return figures
 
 
