@@ -50,11 +50,16 @@ interop: $(STAMP) ## drive a broker with foreign clients: Java, Go, JavaScript, 
 interop-short: $(STAMP) ## the same in under five minutes, as CI runs it
 	$(BIN)/python -m compat --short
 
-bench: $(STAMP) ## print the figures of the benchmarks, Apache Kafka beside us (about 40 minutes)
+bench: $(STAMP) ## print the figures of the benchmarks, Apache Kafka beside us (about 50 minutes)
 	$(BIN)/python -m benchmarks
 
 bench-quick: $(STAMP) ## the comparison with Apache Kafka in about three minutes
 	$(BIN)/python -m benchmarks beside_kafka --quick
+
+MINUTES ?= 10
+
+hostile: $(STAMP) ## let hostile clients at a broker for MINUTES (default 10): right answers, flat memory, nothing lost
+	$(BIN)/python -m benchmarks hostile --minutes $(MINUTES)
 
 docs: $(STAMP) ## write the generated reference pages
 	$(BIN)/python -m tools.generate_docs
@@ -74,4 +79,4 @@ lock: ## resolve requirements.lock anew
 clean: ## remove what was built (the data directory stays)
 	rm -rf $(VENV) build dist src/*.egg-info src/headrace/records/_columns.c src/headrace/records/*.so
 
-.PHONY: help setup run check test simulate fuzz interop interop-short bench bench-quick docs messages format lock clean
+.PHONY: help setup run check test simulate fuzz interop interop-short bench bench-quick hostile docs messages format lock clean

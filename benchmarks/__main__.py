@@ -2,6 +2,7 @@
 
 A benchmark is a module in this directory with a `NAME` and a `run` that returns rows of (what, value, unit, target).
 One that sets `HAS_QUICK_FORM` has a `run` that takes `is_quick`; `--quick` without names runs these, in short.
+One with a `main` has options and an exit code of its own: named first, it gets the rest of the command line.
 The exit code is 0 even if a target is missed: figures of a shared machine are for people to judge.
 """
 
@@ -14,6 +15,7 @@ from types import ModuleType
 
 from rich.console import Console
 
+from benchmarks import hostile
 from benchmarks.report import Figure, figures_of, save, show
 
 HERE = Path(__file__).parent
@@ -36,6 +38,8 @@ def _candidates() -> list[pkgutil.ModuleInfo]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmarks that are named, or all, print their figures and keep them."""
+    if arguments and arguments[0] == hostile.NAME:
+        return hostile.main(arguments[1:])
     is_quick = QUICK in arguments
     names = [argument for argument in arguments if argument != QUICK]
     known = discover()
