@@ -198,6 +198,9 @@ class Patterns:
                     raise
                 if self._refused.get(pattern) is None:
                     return  # A release with other limits must still be able to load the group.
+            finally:
+                # It holds its error, whose traceback holds this frame, and with it the request that waits here.
+                del task
 
     def _forget_task(self, pattern: str, done: "asyncio.Task[None]") -> None:
         del self._resolving[pattern]

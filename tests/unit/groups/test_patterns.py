@@ -1,6 +1,7 @@
 """Regular expressions of all groups of a broker: each name is matched once, on a thread, within a budget."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TypeVar
@@ -10,6 +11,7 @@ import pytest
 from headrace.groups.patterns import MAX_UPDATE_S, SLICE_S, Names, Patterns
 from headrace.groups.regexes import InvalidPattern
 from headrace.runtime.executor import InlineExecutor
+from tests.unit.circles import Buffer, is_gone, no_collection
 
 T = TypeVar("T")
 
@@ -177,3 +179,21 @@ async def test_work_that_was_cancelled_by_one_who_waits_goes_on_for_the_others()
     gate.set()
     await second
     assert seen.count == 1 and patterns.matched_names == 1
+
+
+@pytest.mark.parametrize("pattern", ["[", DEAR])
+async def test_a_refused_pattern_keeps_nothing_of_its_request_alive(pattern: str) -> None:
+    bench = Bench(*(f"topic-{number}" for number in range(1000)), step_s=SLICE_S, max_match_s=0.1)
+
+    async def ask() -> "weakref.ref[Buffer]":
+        buffer = Buffer()
+        try:
+            await bench.resolve(pattern)
+        except InvalidPattern:
+            return weakref.ref(buffer)
+        raise AssertionError("it is refused")
+
+    with no_collection():
+        gone = await ask()
+        await asyncio.sleep(0)  # what is called when a task is done has been called
+        assert is_gone(gone)
