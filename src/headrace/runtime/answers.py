@@ -87,6 +87,7 @@ class AnswerBudget:
         """`recount` lets every connection say what it has sent meanwhile; it is called when memory looks short."""
         self.limit_bytes = limit_bytes
         self.taken_bytes = 0
+        self._plenty_bytes = limit_bytes // 2
         self._recount = recount or (lambda: None)
         self._proven_line: dict[AnswerRoom, None] = {}
         self._new_line: dict[AnswerRoom, None] = {}
@@ -100,6 +101,11 @@ class AnswerBudget:
     def is_pressed(self) -> bool:
         """Whether clients that do not take their answers have to make room."""
         return self.waiting_count > 0 or self.taken_bytes * 4 > self.limit_bytes * 3
+
+    def has_plenty(self, size_bytes: int) -> bool:
+        """Say whether an answer of this size needs no further thought, for whomever it is."""
+        is_waiting = self._proven_line or self._new_line
+        return not is_waiting and self.taken_bytes + SHARE * size_bytes <= self._plenty_bytes
 
     def free_for(self, room: "AnswerRoom") -> int:
         """Return what is free for a room, or 0 if others wait before it or too little is left."""
@@ -181,13 +187,19 @@ class AnswerRoom:
     def allowance_bytes(self) -> int:
         if self._reserved_bytes:
             return self._reserved_bytes
-        taken_bytes = self._answered_bytes - self._left_bytes
-        most_bytes = max(FIRST_ANSWER_BYTES, taken_bytes // SHARE)
+        most_bytes = (self._answered_bytes - self._left_bytes) // SHARE
+        if most_bytes < FIRST_ANSWER_BYTES:
+            most_bytes = FIRST_ANSWER_BYTES
+        if self._budget.has_plenty(most_bytes):
+            return most_bytes
         return max(SMALL_ANSWER_BYTES, min(most_bytes, self._budget.free_for(self) // SHARE))
 
     def take(self, size_bytes: int) -> bool:
-        if not self._reserved_bytes and size_bytes > SMALL_ANSWER_BYTES and not self._budget.free_for(self):
-            return False
+        if not self._reserved_bytes:
+            if size_bytes <= SMALL_ANSWER_BYTES:
+                return True  # it lies in memory, and counts as soon as it is answered
+            if not self._budget.free_for(self):
+                return False
         self._reserve(size_bytes)
         return True
 
