@@ -5,9 +5,9 @@ answered (garbage, an API or version that is not served) ends the connection.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Retryable
 from headrace.handlers.api import Api
@@ -32,6 +32,8 @@ milliseconds, and some dozen of them at once for much longer."""
 REFUSAL_REPEATS_S = 10.0
 """How long the refusals of one API with one code are not logged again while a store cannot be reached. They are still
 counted."""
+
+T = TypeVar("T")
 
 Buffers: TypeAlias = list[Buffer]
 Answer: TypeAlias = "Buffers | asyncio.Future[Buffers | None] | None"
@@ -136,7 +138,9 @@ class Dispatcher:
         if api is None:
             return header, None
         try:
-            return await self._node.executor.run(partial(parse_request, frame, max_elements=api.max_elements))
+            return await _to_its_end(
+                self._node.executor.run(partial(parse_request, frame, max_elements=api.max_elements))
+            )
         except TooManyElements as error:
             raise HangUp(
                 "elements", f"a {api.name} request may have {api.max_elements} elements in all: {error}"
@@ -235,6 +239,20 @@ class Dispatcher:
         call = Call(api_key=api.key, version=0, client_id=None, peer="", arrived_at=self._clock.monotonic())
         response = api.refused(call, ApiVersionsRequest(), Refusal(ErrorCode.UNSUPPORTED_VERSION))
         return encode_response(api.key, 0, correlation_id, response)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what work on a thread brings; if this is cancelled, end when it has ended: it holds a frame until then."""
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        if not working.cancelled():
+            working.exception()  # nobody else hears of it
+        raise
+    finally:
+        del working  # it may hold an error, whose traceback holds this frame
 
 
 def _garbage(error: WireError) -> HangUp:

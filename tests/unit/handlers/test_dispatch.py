@@ -499,3 +499,25 @@ async def test_heavy_request_that_is_broken_hangs_up_as_garbage() -> None:
     with pytest.raises(HangUp) as caught:
         await bench.dispatcher.serve(memoryview(frame), "peer")
     assert caught.value.kind == "garbage"
+
+
+async def test_heavy_request_that_is_cancelled_ends_when_its_thread_does() -> None:
+    bench = Bench(never, max_elements=LIGHT_ELEMENTS + 1)
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def run(work: Any) -> Any:
+        begun.set()
+        await gate.wait()
+        return work()
+
+    bench.executor.run = run  # type: ignore[method-assign]
+    frame = encode_request(DELETE_GROUPS, 2, 1, "c", names(LIGHT_ELEMENTS + 1))[4:]
+    serving = asyncio.create_task(bench.dispatcher.serve(memoryview(frame), "peer"))
+    await begun.wait()
+    serving.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not serving.done(), "the thread still holds the frame, so its memory still counts"
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
