@@ -242,7 +242,7 @@ class Dispatcher:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Return what work on a thread brings; if this is cancelled, end when it has ended: it holds a frame until then."""
+    """Return what work on a thread brings; if cancelled, end when it has ended: it holds a frame until then."""
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)

@@ -43,6 +43,7 @@ _SIZE_AND_KEY = Struct(">ih")
 _KEY = Struct(">h")
 _HEAD_BYTES = 32
 _PINNED_TIMES = 4
+_NOTHING = memoryview(b"")
 
 
 class _Request:
@@ -175,7 +176,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._ticket is not None:
             assert self._frames is not None
             self._frames.give_back(self._ticket)
-        self._frame = self._in_line = self._stash = self._ticket = None
+        self._take_stash()
+        self._frame = self._in_line = self._ticket = None
         # A request that has begun settles itself when its work has ended, see `_serve` and `_answered_later`.
         for request in self._arrived:
             request.settle()
@@ -292,14 +294,23 @@ class Connection(asyncio.BufferedProtocol):
             self._room = self._ticket.granted_bytes
             self._resume_reading()
             return
-        assert self._ticket is not None and self._stash is not None
-        stash, self._stash = self._stash, None
+        assert self._ticket is not None
+        stash = self._take_stash()
         self._go_on(self._begin(self._ticket.size_bytes, stash[_SIZE.size :]))
 
     def _wait_with(self, data: memoryview) -> None:
         """Read no more until there is room; the bytes behind the last frame are kept, copied out of the scratch."""
         self._stash = memoryview(bytes(data))
         self._pause_reading()
+        if not self._server.may_keep(len(data)):
+            self.hang_up("memory", "too many connections wait with requests that have begun")
+
+    def _take_stash(self) -> memoryview:
+        stash, self._stash = self._stash, None
+        if stash is None:
+            return _NOTHING
+        self._server.kept_bytes -= len(stash)
+        return stash
 
     def _pause_reading(self) -> None:
         if not self._blocked and self._transport is not None and not self._transport.is_closing():
@@ -308,9 +319,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _granted(self) -> None:
         """Go on with the frame that waited for its bytes."""
-        size_bytes, stash = self._in_line, self._stash
-        assert size_bytes is not None and stash is not None
-        self._in_line = self._stash = None
+        size_bytes, self._in_line = self._in_line, None
+        assert size_bytes is not None and self._stash is not None
+        stash = self._take_stash()
         self.last_active_at = self._server.now()
         self._go_on(self._begin(size_bytes, stash[_SIZE.size :]))
 
@@ -422,8 +433,7 @@ class Connection(asyncio.BufferedProtocol):
             request.settle()
         self._wake()
         if self._stash is not None and self._in_line is None and self._ticket is None:
-            stash, self._stash = self._stash, None
-            self._go_on(stash)
+            self._go_on(self._take_stash())
         if (self._eof_at is not None or self.is_draining) and self._is_idle():
             self.close()
 

@@ -20,6 +20,10 @@ WRITE_HIGH_WATER_BYTES = 256 * 1024
 JOINED_ANSWER_BYTES = 16 * 1024
 """An answer up to this size is copied into one piece: its parts would keep buffers from use that are much larger."""
 
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""What connections may keep in all that came behind their last frame while they wait to go on: up to 64 KiB each. A
+thousand of them may; beyond, connections are closed."""
+
 PRESSED_STALL_S = 0.5
 """How long a frame may stand still, or an answer be left untaken, while others wait for the memory that it holds."""
 

@@ -16,6 +16,7 @@ from headrace.server.connection import Connection
 from headrace.server.intake import FrameBudget
 from headrace.server.limits import (
     BACKLOG,
+    MAX_KEPT_BYTES,
     MEDIUM_FRAME_BYTES,
     PRESSED_BYTES_PER_SECOND,
     PRESSED_STALL_S,
@@ -42,7 +43,19 @@ for clients that have not shown yet that they read."""
 MAX_LATE_S = 0.2
 """A look that comes later than this proves nothing: this process was paused or busy, and its clients wait in line."""
 
-ENDS = ("size", "api", "version", "garbage", "elements", "slow-frame", "slow-reader", "idle", "limit", "produce")
+ENDS = (
+    "size",
+    "api",
+    "version",
+    "garbage",
+    "elements",
+    "slow-frame",
+    "slow-reader",
+    "idle",
+    "limit",
+    "memory",
+    "produce",
+)
 
 # A third of the memory each: what is small is never held up by what is large, nor by what is huge.
 _BUDGETS = 3
@@ -113,6 +126,8 @@ class KafkaServer:
         """Those with answers that may not have been sent yet."""
         self.receiving: set[Connection] = set()
         """Those with a frame that has begun and does not end in the scratch buffer."""
+        self.kept_bytes = 0
+        """What connections that wait have received behind their last frame."""
         self._recounted_at = 0.0
         self._turns = LoopTurns()
         self._connections: set[Connection] = set()
@@ -161,6 +176,11 @@ class KafkaServer:
     def frames_of(self, size_bytes: int) -> FrameBudget:
         """Return the budget that a frame of this size counts against, unless it is small and all there."""
         return self._medium if size_bytes <= MEDIUM_FRAME_BYTES else self._large
+
+    def may_keep(self, size_bytes: int) -> bool:
+        """Count bytes that a connection keeps while it waits to go on; say whether there is room for them."""
+        self.kept_bytes += size_bytes
+        return self.kept_bytes <= MAX_KEPT_BYTES
 
     def buffer_for(self, size_bytes: int) -> memoryview:
         """Return memory for one frame: recycled where that pays."""

@@ -499,6 +499,18 @@ async def test_frames_wait_for_memory_and_small_and_medium_ones_pass_huge_ones()
         await until(lambda: made.taken_bytes() == 0)
 
 
+async def test_what_waiting_connections_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.server.listener.MAX_KEPT_BYTES", 150_000)
+    async with kit() as made:
+        patient = [await made.client() for _ in range(5)]
+        for client in patient:
+            await client.send(request(b"promise") * LIMITS.max_requests_in_flight + request(b"x" * 40_000))
+        await until(lambda: len(made.lines) == 2)
+        assert {line["kind"] for line in made.lines} == {"memory"}
+        await until(lambda: 100_000 < made.server.kept_bytes <= 150_000)
+    await until(lambda: made.server.kept_bytes == 0)
+
+
 async def test_client_that_leaves_while_its_request_is_handled_frees_everything() -> None:
     async with kit(replace(LIMITS, half_closed_timeout_s=0.1)) as made:
         made.echo.gate.clear()
