@@ -78,7 +78,6 @@ class Connection(asyncio.BufferedProtocol):
         "_arrived",
         "_behind",
         "_blocked",
-        "_budget",
         "_eof_at",
         "_filled",
         "_frame",
