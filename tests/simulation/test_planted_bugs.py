@@ -21,7 +21,7 @@ from headrace.gc.packing import Packer
 from headrace.gc.repacking import Repacker
 from headrace.gc.sweeping import Sweeper
 from headrace.index import commit, fold, objects, pins, producers, repack, retention, sinks, streams, swap, trim
-from headrace.index.cache import IndexCache
+from headrace.index.cache import IndexCache, IndexView
 from headrace.index.pins import PinFloor
 from headrace.index.rule import Rule
 from headrace.index.values import (
@@ -61,6 +61,22 @@ def fold_loses_entries(patch: pytest.MonkeyPatch) -> None:
     """Take entries for overtaken that are not."""
     real = fold._log_start
     patch.setattr(fold, "_log_start", lambda keys, seen, stream: real(keys, seen, stream) + 10)
+
+
+def fold_run_drops_records_early(patch: pytest.MonkeyPatch) -> None:
+    """Delete the records of a run with its first step, though entries of later streams are not in the index yet."""
+    patch.setattr(fold.FoldPlan, "done", property(lambda plan: plan.records))
+
+
+def readers_see_a_run_twice(patch: pytest.MonkeyPatch) -> None:
+    """Take entries of a run for unfolded that are in the index already."""
+    patch.setattr(IndexView, "drop_folded_tail", lambda self, domain: None)
+
+
+def frames_of_a_group_share_a_record(patch: pytest.MonkeyPatch) -> None:
+    """Give all frames of one transaction the number of the first one's commit record."""
+    real = commit._record
+    patch.setattr(commit, "_record", lambda frame, draft, seq: real(frame, draft, draft.seq))
 
 
 def trim_one_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -392,6 +408,9 @@ BUGS: list[Plant] = [
     trimmer_goes_by_the_end,
     forget_duplicates,
     fold_loses_entries,
+    fold_run_drops_records_early,
+    readers_see_a_run_twice,
+    frames_of_a_group_share_a_record,
     trim_one_too_many,
     count_down_twice,
     swap_forgets_to_count,
