@@ -21,6 +21,7 @@ from headrace.model.ids import SessionId, StreamId
 from headrace.pipeline.meters import TableMeter
 from headrace.pipeline.sagas import Sagas
 from headrace.produce.incarnations import Incarnations
+from headrace.runtime.memory import MemoryTrimmer
 from headrace.runtime.services import Follower, Service, Ticker, TickMetrics
 from headrace.settings import Settings
 from headrace.topics.removing import RemoverLimits, TopicRemover
@@ -67,6 +68,7 @@ MAX_PRODUCER_INTERVAL_MS = 3_600_000
 
 GROUPS_IDLE_INTERVAL_MS = 5_000
 GAUGES_INTERVAL_MS = 1_000
+MEMORY_INTERVAL_MS = 5_000
 LAG_INTERVAL_MS = 10_000
 TABLE_LAG_INTERVAL_MS = 10_000
 
@@ -213,7 +215,7 @@ class _Making:
         ]
 
     def meters(self) -> list[Service]:
-        """Return those who measure."""
+        """Return those who measure; one of them gives back memory that nothing uses."""
         node, parts, metrics = self._node, self._parts, self._runtime.metrics
         lag = LagMeter(metrics, seats=parts.seats, store=self._storage.metadata, topics=node.topics, index=node.index)
         tables = TableMeter(
@@ -236,6 +238,7 @@ class _Making:
             self.ticker("group-lag", lag.tick, LAG_INTERVAL_MS),
             self.ticker("table-lag", tables.tick, TABLE_LAG_INTERVAL_MS),
             self.ticker("gauges", gauges.tick, GAUGES_INTERVAL_MS),
+            self.ticker("memory", MemoryTrimmer(executor=node.executor, metrics=metrics).tick, MEMORY_INTERVAL_MS),
         ]
 
     def _folder(self, *, lag_records: int) -> Folder:
