@@ -13,6 +13,7 @@ from collections.abc import Callable
 from headrace import __version__
 from headrace.broker.serving import Addresses, serve
 from headrace.broker.storage import Runtime, assemble_runtime
+from headrace.runtime.memory import limit_arenas
 from headrace.settings import HeadraceConfiguration
 
 SWITCH_INTERVAL_S = 1e-4
@@ -31,6 +32,7 @@ def serve_until_told(configuration: HeadraceConfiguration) -> None:
             runtime.log.debug("a setting is not its default", key=origin.setting.key, source=origin.source)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
+    limit_arenas()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(configuration, runtime))
 

@@ -19,8 +19,9 @@ from collections import deque
 from headrace.fetch.runs import Run
 from headrace.model.ids import StreamId
 
-RUN_OVERHEAD_BYTES = 256
-"""What a run costs beside its bytes: it counts, so that a flood of tiny batches is bounded, too."""
+RUN_OVERHEAD_BYTES = 700
+"""What a run costs beside its bytes, measured: views, lists, and the request that a small batch came in. It counts,
+so that a flood of tiny batches is bounded, too."""
 
 _COMPACT_FROM = 64
 

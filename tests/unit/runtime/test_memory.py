@@ -3,7 +3,13 @@
 import sys
 
 from headrace.runtime.executor import InlineExecutor
-from headrace.runtime.memory import TRIM_GROWTH_BYTES, MemoryTrimmer, resident_memory_bytes, trim_memory
+from headrace.runtime.memory import (
+    TRIM_GROWTH_BYTES,
+    MemoryTrimmer,
+    limit_arenas,
+    resident_memory_bytes,
+    trim_memory,
+)
 from headrace.runtime.metrics import Metrics
 
 MIB = 1024 * 1024
@@ -51,6 +57,7 @@ async def test_a_system_that_does_not_say_how_large_it_is_is_left_alone() -> Non
 
 
 def test_the_real_calls_work_here() -> None:
+    limit_arenas()
     trim_memory()
     if sys.platform == "linux":
         assert (resident_memory_bytes() or 0) > MIB
