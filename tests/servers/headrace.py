@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.servers.pausing import stop_process
+
 READY_LIMIT_SECONDS = 120.0
 STOP_LIMIT_SECONDS = 120.0
 
@@ -53,9 +55,9 @@ class HeadraceProcess:
         self.process.kill()
         self.process.wait(STOP_LIMIT_SECONDS)
 
-    def pause(self) -> None:
-        """Stop the process where it stands."""
-        self.process.send_signal(signal.SIGSTOP)
+    def pause(self, *, in_transaction: bool = False) -> None:
+        """Stop the process between two transactions of the embedded metadata store, or inside one."""
+        stop_process(self.process, self.data_dir / "meta.db", in_transaction=in_transaction)
 
     def resume(self) -> None:
         """Let a paused process go on."""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.servers.headrace import running_headrace
+from tests.servers.pausing import stop_process
 from tests.spark.pipelines import (
     LIMIT_SECONDS,
     consumed,
@@ -35,7 +36,7 @@ def test_two_pipelines_of_which_one_is_paused_bring_every_record_once(tmp_path: 
                 expected += more
                 produce(broker, "orders", more)
                 sleeper = pipelines[number % 2]
-                sleeper.send_signal(signal.SIGSTOP)
+                stop_process(sleeper, data / "meta.db")
                 time.sleep(SESSION_SECONDS + 1)  # so long that its session is gone: that is the case to be shown
                 produce(broker, "orders", [b"paused-%d" % number])
                 expected.append(b"paused-%d" % number)

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.metadata.sqlite.lock_holders import lock_holder
 from headrace.model.error_codes import ErrorCode
 from headrace.testing.batches import make_batch
 from tests.integration.clients.flows import LOST_SOCKETS, Flows
@@ -25,25 +24,6 @@ SHORT_SESSIONS = {"broker.session.timeout.ms": "1000"}
 LONG_SESSIONS = {"broker.session.timeout.ms": "60000"}
 PRODUCE_TIMEOUT_MS = 300
 LOST = "this broker's session or writer is gone: joining the cluster anew"
-
-
-def stop_in_a_transaction(broker: HeadraceProcess) -> None:
-    """Stop a broker at a moment at which it holds the lock of the metadata store."""
-    database = str(broker.data_dir / "meta.db")
-
-    def is_caught() -> bool:
-        broker.pause()
-        eventually("it is stopped", lambda: _state(broker) == "T")
-        if lock_holder(database) == broker.process.pid:
-            return True
-        broker.resume()
-        return False
-
-    eventually("a transaction is caught", is_caught)
-
-
-def _state(broker: HeadraceProcess) -> str:
-    return Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(") ")[2][:1]
 
 
 def lines_of(broker: HeadraceProcess) -> list[dict[str, Any]]:
@@ -64,7 +44,7 @@ def test_broker_that_is_stopped_in_a_transaction_holds_up_others_only_meanwhile(
         flows.wait_for_more()
         with WireClient(second.kafka_port) as client:
             assert client.produce("direct", make_batch([b"before"])).error_code == ErrorCode.NONE
-            stop_in_a_transaction(first)
+            first.pause(in_transaction=True)
             request = produce_request("direct", make_batch([b"meanwhile"]))
             client.send(PRODUCE, PRODUCE_VERSION, msgspec.structs.replace(request, timeout_ms=PRODUCE_TIMEOUT_MS))
             assert client.produced().error_code in RETRIABLE, "bounded by what the client wants to wait"
