@@ -1,4 +1,4 @@
-"""Regular expressions of all groups of a broker: matched on a thread, once per name, whoever asks for them.
+"""Regular expressions of all groups of a broker: matched on a thread, once per name, for all who ask.
 
 Group machines are plain code on the event loop, so they only look up here what was found before. Their shell lets a
 pattern be resolved before a member that brings it is let in, and before a group that knows it is loaded. When topics
@@ -160,7 +160,7 @@ class Patterns:
         """Match names that have come since; return whether all patterns know all topics by now."""
         names = self._names()
         behind = [one for one in self._resolved.values() if one.seen is not names]
-        behind.sort(key=lambda one: one.update is not None)  # whoever took long already comes last
+        behind.sort(key=lambda one: one.update is not None)  # those that took long already come last
         spent_s = 0.0
         while behind and spent_s < MAX_UPDATE_S:
             left, slice_s = await self._executor.run(lambda: self._update_some(behind, names))  # noqa: B023
@@ -205,13 +205,13 @@ class Patterns:
     def _forget_task(self, pattern: str, done: "asyncio.Task[None]") -> None:
         del self._resolving[pattern]
         if not done.cancelled():
-            done.exception()  # whoever waits raises it
+            done.exception()  # those who wait raise it
 
     async def _first(self, pattern: str, *, is_new: bool) -> None:
         """Match a pattern with all topics. Raises `InvalidPattern`."""
         regex = await self._executor.run(lambda: compiled(pattern))
         before: _Resolved | None = None
-        # Topics may come meanwhile. Whoever is told of them now does not know of this pattern yet.
+        # Topics may come meanwhile. Those who hear of them now do not know of this pattern yet.
         while before is None or before.seen is not self._names():
             one = _Matching(regex, self._names(), before)
             while not await self._executor.run(lambda: one.advance(self._worked_s)):  # noqa: B023

@@ -51,7 +51,7 @@ class TopicNews:
             try:
                 await self._tell()
             except BaseException:
-                self._is_due.set()  # whoever begins again must not forget what was not told
+                self._is_due.set()  # the next round must not forget what was not told
                 raise
 
     async def _tell(self) -> None:

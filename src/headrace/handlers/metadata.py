@@ -35,7 +35,7 @@ FIRST_VERSION_BY_ID = 12
 METADATA_KEY = 3
 
 LARGE_ANSWER_PARTITIONS = 1_000
-"""From how many partitions on a list of all topics is kept; a smaller one is made anew in a few milliseconds."""
+"""From how many partitions on a list of all topics is kept; a smaller one is made again in a few milliseconds."""
 
 PARTITIONS_PER_SLICE = 1_000
 """About how many partitions are described before others have their turn: some milliseconds of work."""

@@ -1,8 +1,9 @@
 """What a process does when it notices that the metadata store was taken back to an earlier state while it ran.
 
 A fail-over to a standby that was behind, or a restore from a backup, takes back commits that this process has seen.
-Sequence numbers, offsets, ids and revisions are then given a second time, to other things. Whoever notices reports it
-here: the index cache by the commit records that it follows, PostgreSQL by its revisions and its server. Then:
+Sequence numbers, offsets, ids and revisions are then given a second time, to other things. The part that notices
+reports it here: the index cache by the commit records that it follows, PostgreSQL by its revisions and its server.
+Then:
 
 1. Every cache forgets what it holds, before anything else is answered from it.
 2. One error line says what happened, what it means and what to do.

@@ -58,7 +58,7 @@ class Room(Protocol):
 
 
 class EndlessRoom:
-    """Room for whoever answers no connection."""
+    """Room for answers to no connection."""
 
     @property
     def allowance_bytes(self) -> int:

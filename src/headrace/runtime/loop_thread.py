@@ -1,6 +1,6 @@
 """A thread with an event loop of its own, for work that must go on while the main loop is stalled.
 
-Must stay true: whoever cancels the caller cancels the work, and the thread has ended when the caller goes on.
+Must stay true: cancelling the caller cancels the work, and the thread has ended when the caller goes on.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ long requests there are, between two passes of the loop only one slice of them r
 Readers who wait for the same stream are woken in slices, too: a commit that thousands of them wait for must not let
 all of them run before the producer hears of it.
 
-Must stay true: whoever asked first is let on first, and one that was cancelled in the line holds nobody up.
+Must stay true: the first to ask is let on first, and one that was cancelled in the line holds nobody up.
 """
 
 import asyncio
