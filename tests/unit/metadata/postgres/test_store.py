@@ -302,7 +302,8 @@ async def test_a_domain_does_not_wait_for_a_connection_behind_many_groups(
             await admin.execute(f"SELECT pg_advisory_xact_lock({Statements(schema).lock_id(keys.unit_of(head))})")
         committing = [asyncio.ensure_future(increment(store, head)) for head in heads]
         async with asyncio.timeout(LIMIT_S / 6):
-            assert await asyncio.gather(*(increment(store) for _ in range(10))) == list(range(10))
+            # Two go to the server abreast, and either may come first there.
+            assert sorted(await asyncio.gather(*(increment(store) for _ in range(10)))) == list(range(10))
         assert not [one for one in committing if one.done()]
     assert await asyncio.gather(*committing) == [0] * len(heads)
 
