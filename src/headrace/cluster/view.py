@@ -23,7 +23,7 @@ NO_NODE = -1
 
 MAX_BROKERS = 10_000
 MAX_REMEMBERED_LEADERS = 100_000
-"""How many streams' leaders are remembered per zone; beyond it all are computed anew."""
+"""How many streams' leaders are remembered per zone; beyond it all are computed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

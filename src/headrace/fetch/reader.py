@@ -30,7 +30,7 @@ from headrace.runtime.executor import Executor, InlineExecutor
 __all__ = ["MAX_PLANS", "LogReader", "Run"]
 
 MAX_PLANS = 3
-"""How often a read is planned anew because objects vanished under it."""
+"""How often a read is planned again because objects vanished under it."""
 
 MAX_ENTRIES = 1024
 """How many entries one read takes at most, however small they are."""

@@ -12,7 +12,7 @@ from headrace.handlers.call import Call, Refusal
 from headrace.model.error_codes import ErrorCode
 
 MAX_REMEMBERED_CLIENTS = 4096
-"""How many clients are remembered as groups know them: each heartbeat would make its own anew."""
+"""How many clients are remembered as groups know them: each heartbeat would otherwise make its own."""
 
 _PASSING = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT})
 """What the store's troubles are called elsewhere."""

@@ -43,7 +43,7 @@ from headrace.metadata.port import Decision, Key, MetadataStore, Reads, Seen
 from headrace.model.ids import ObjectId, StreamId
 
 MAX_STEP_ENTRIES = 2_000
-"""How many index entries one step writes unless it is told otherwise: about 30 ms under the domain's lock."""
+"""How many index entries one step writes unless the caller says otherwise: about 30 ms under the domain's lock."""
 
 MAX_RUN_STEPS = 4
 """How many steps a run of records takes, about. More spare more pages, and take more memory and longer to plan."""

@@ -25,7 +25,7 @@ from headrace.runtime.crash_points import CrashPoints, NoCrashes
 from headrace.runtime.executor import Executor
 
 SYNC_EVERY_BYTES = 32 * 1024 * 1024
-"""How much of an upload goes to the disk at once, where whoever opens the store does not say."""
+"""How much of an upload goes to the disk at once, where the caller that opens the store does not say."""
 
 
 class LocalObjects:

@@ -32,7 +32,7 @@ DEFAULT_MAX_OPEN_BYTES = 64 * 1024 * 1024
 """What a batch may become when it is opened: the same as for the pipeline's tasks."""
 
 MAX_PROOFS = 5
-"""How often a proof is begun anew because what it read was swapped or trimmed, and then deleted, meanwhile."""
+"""How often a proof is begun again because what it read was swapped or trimmed, and then deleted, meanwhile."""
 
 
 class _NoTable:

@@ -20,7 +20,7 @@ MIB = 1024 * KIB
 
 SMALLEST_CLASS_BYTES = 64 * KIB
 LARGEST_KEPT_BYTES = 16 * MIB
-"""Buffers above this are rare, and keeping one would cost more than making it anew."""
+"""Buffers above this are rare, and keeping one would cost more than making a new one."""
 
 
 class BufferPool:

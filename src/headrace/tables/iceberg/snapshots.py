@@ -31,7 +31,7 @@ from headrace.tables.port import LOG_BRANCH
 _SNAPSHOT_ID_BITS: Final = 63
 
 LOG_BRANCH_AGE_MS: Final = 86_400_000
-"""How long other people's expiry leaves the branch's snapshots alone, whatever it is told about the table.
+"""How long other people's expiry leaves the branch's snapshots alone, whatever its options are for the table.
 
 Between a rewrite's commit and the end of its swap the index names files that only the snapshots before it name, and
 who has read an index entry may come for its file a while later. Our own expiry goes by its own rule.
